@@ -1,0 +1,1 @@
+"""One folder per agent: its settings, and its builder."""

@@ -1,0 +1,157 @@
+"""Everything that defines a run, and nothing of how it is launched."""
+
+import dataclasses
+from typing import Callable, Tuple
+
+from cleanba_acme import actor_core
+from cleanba_acme import builder as builder_lib
+from cleanba_acme import learner_core
+from cleanba_acme import seeding
+from cleanba_acme import specs
+from cleanba_acme import types
+from cleanba_acme.environments import base as environments
+from cleanba_acme.networks import base as networks_lib
+import dm_env
+import jax
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """Defines a run: from these fields follow the bits of every update.
+
+  Usage:
+
+    experiment = Experiment(
+        builder=ppo.PPOBuilder(config.PPOConfig()),
+        network_factory=lambda spec: factory.make_networks(spec),
+        environment_factory=registry.make_factory('CartPole-v1'),
+        seed=1, num_actors=2, num_envs=16, unroll_length=64,
+        total_steps=100_000, policy_lag=0)
+    run.run(experiment, launch='threads', output_dir='results/cartpole')
+
+  Attributes:
+    builder: The agent.
+    network_factory: `(environment_spec) -> ActorCritic`.
+    environment_factory: Makes the actors' environments.
+    seed: Seed of all randomness.
+    num_actors: `N`, how many workers the environments are split over.
+    num_envs: Environments of all actors together.
+    unroll_length: `T`, steps of a rollout.
+    total_steps: Environment steps of the run, over all environments; only
+      whole rounds are run.
+    policy_lag: `L`; round `r` acts with version `max(0, r - L)`.
+  """
+  builder: builder_lib.Builder
+  network_factory: Callable[[specs.EnvironmentSpec], networks_lib.ActorCritic]
+  environment_factory: environments.EnvironmentFactory
+  seed: int
+  num_actors: int
+  num_envs: int
+  unroll_length: int
+  total_steps: int
+  policy_lag: int
+
+  def __post_init__(self):
+    """Builds everything abstractly, so that a misfit shows up here.
+
+    Raises:
+      ValueError: A field is out of its range or doesn't fit the others.
+    """
+    for name in ('num_actors', 'num_envs', 'unroll_length'):
+      value = getattr(self, name)
+      if value < 1:
+        raise ValueError(f'{name}={value}: must be at least 1')
+    if not 0 <= self.seed <= seeding.MAX_SEED:
+      raise ValueError(
+          f'seed={self.seed}: must be in [0, {seeding.MAX_SEED}]')
+    if self.policy_lag not in (0, 1):
+      raise ValueError(
+          f'policy_lag={self.policy_lag}: must be 0 (synchronous) or 1 (act '
+          'and learn at the same time)')
+    if self.num_envs > seeding.MAX_NUM_ENVS:
+      raise ValueError(
+          f'num_envs={self.num_envs}: must be at most {seeding.MAX_NUM_ENVS}')
+    if self.num_envs % self.num_actors:
+      raise ValueError(
+          f'num_envs={self.num_envs}: must be a multiple of num_actors='
+          f'{self.num_actors}')
+    if self.total_steps < self.steps_per_round:
+      raise ValueError(
+          f'total_steps={self.total_steps}: must be at least one round, '
+          f'num_envs * unroll_length = {self.steps_per_round}')
+    self.make_learner_core()
+    self.item_specs()
+
+  @property
+  def envs_per_actor(self) -> int:
+    """`B`."""
+    return self.num_envs // self.num_actors
+
+  @property
+  def steps_per_round(self) -> int:
+    """Environment steps of one round, over all actors."""
+    return self.num_envs * self.unroll_length
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds, and so updates, of the whole run."""
+    return self.total_steps // self.steps_per_round
+
+  def policy_version(self, round_index: int) -> int:
+    """Returns the version that acts in a round: arithmetic, never "latest"."""
+    return max(0, round_index - self.policy_lag)
+
+  def make_actor_core(self, evaluation: bool = False) -> actor_core.ActorCore:
+    """Makes the agent's acting half."""
+    return self.builder.make_actor_core(self._make_networks(), evaluation)
+
+  def make_learner_core(self) -> learner_core.LearnerCore:
+    """Makes the agent's learning half."""
+    return self.builder.make_learner_core(
+        self._make_networks(),
+        builder_lib.RunSizes(
+            unroll_length=self.unroll_length,
+            num_envs=self.num_envs,
+            num_updates=self.num_rounds))
+
+  def item_specs(self) -> Tuple[types.RolloutItem, types.ParametersItem]:
+    """Returns the trees of `jax.ShapeDtypeStruct` that the channels carry."""
+    length, rows = self.unroll_length, self.envs_per_actor
+
+    def timed(leaf, steps=length + 1):
+      return jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype)
+
+    def batched(spec):
+      return jax.ShapeDtypeStruct((rows, *spec.shape), spec.dtype)
+
+    spec = self.environment_factory.spec
+    scalar = jax.ShapeDtypeStruct((), np.int32)
+    timestep = dm_env.TimeStep(
+        step_type=jax.ShapeDtypeStruct((rows,), np.int32),
+        reward=jax.ShapeDtypeStruct((rows,), np.float32),
+        discount=jax.ShapeDtypeStruct((rows,), np.float32),
+        observation=jax.tree.map(batched, spec.observations))
+    core = self.make_actor_core()
+    key = jax.ShapeDtypeStruct((2,), np.uint32)
+    params = jax.eval_shape(self._make_networks().init, key)
+    state = jax.eval_shape(lambda key: core.init(key, range(rows)), key)
+    action, extras, _ = jax.eval_shape(
+        core.select_action, params, timestep, state)
+    rollout = types.Rollout(
+        observation=jax.tree.map(timed, timestep.observation),
+        reward=timed(timestep.reward),
+        discount=timed(timestep.discount),
+        step_type=timed(timestep.step_type),
+        action=timed(action, steps=length),
+        extras=jax.tree.map(timed, extras),
+        core_state=state.core_state)
+    episodes = types.Episodes(
+        returns=jax.ShapeDtypeStruct((length, rows), np.float32),
+        length=jax.ShapeDtypeStruct((length, rows), np.int32))
+    return (
+        types.RolloutItem(scalar, scalar, scalar, rollout, episodes),
+        types.ParametersItem(scalar, params))
+
+  def _make_networks(self) -> networks_lib.ActorCritic:
+    return self.network_factory(self.environment_factory.spec)

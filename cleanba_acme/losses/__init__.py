@@ -1,0 +1,1 @@
+"""Losses: pure functions on `[T, B]` data that leave dummy steps out."""

@@ -1,0 +1,1 @@
+"""Haiku networks: one `apply` for the actor and for the learner."""

@@ -1,0 +1,200 @@
+"""Channels over Reverb tables: the handoff between processes.
+
+Each channel is a strict-FIFO table (`reverb.Table.queue`: FIFO sampler and
+remover, every item sampled once, a full table blocks its writer). An item
+travels as the flat list of its tree's arrays, so nothing is pickled; both ends
+know the tree from the experiment, and the table's signature checks every array.
+
+This is the only module that imports Reverb.
+"""
+
+import threading
+import time
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from cleanba_acme import channels
+from cleanba_acme import types
+import jax
+import numpy as np
+import reverb
+import tensorflow as tf
+
+Client = reverb.Client
+
+# A blocked reader asks the server again after this share of the time it has
+# waited so far: cheap for long waits, and late by a few percent at most.
+_BACKOFF = 0.05
+_MIN_SLEEP_S = 2e-4
+_MAX_SLEEP_S = 0.02
+_FLUSH_MS = 200
+
+
+def rollout_table(actor: int) -> str:
+  """Returns the name of the table from this actor to the learner."""
+  return f'rollout/{actor}'
+
+
+def parameters_table(actor: int) -> str:
+  """Returns the name of the table from the learner to this actor."""
+  return f'parameters/{actor}'
+
+
+def make_tables(
+    num_actors: int,
+    rollout_spec: types.RolloutItem,
+    parameters_spec: types.ParametersItem,
+) -> List[reverb.Table]:
+  """Makes the tables of a run, two per actor.
+
+  Args:
+    num_actors: `N`.
+    rollout_spec: Tree of `jax.ShapeDtypeStruct`, one actor's item.
+    parameters_spec: Likewise, one version of the parameters.
+  """
+  tables = []
+  for actor in range(num_actors):
+    for name, spec in ((rollout_table(actor), rollout_spec),
+                       (parameters_table(actor), parameters_spec)):
+      signature = [
+          tf.TensorSpec(leaf.shape, leaf.dtype, name=jax.tree_util.keystr(path))
+          for path, leaf in jax.tree_util.tree_leaves_with_path(spec)]
+      tables.append(reverb.Table.queue(name, max_size=1, signature=signature))
+  return tables
+
+
+class ReverbReader:
+  """The reading end of a table, see `channels.Reader`."""
+
+  def __init__(
+      self,
+      client: Client,
+      table: str,
+      spec: types.ArrayTree,
+      stop: threading.Event,
+  ):
+    """Connects to a table.
+
+    Args:
+      client: Client of the server that has the table.
+      table: The table's name.
+      spec: The tree of an item.
+      stop: Set when the program stops.
+    """
+    self._client = client
+    self._table = table
+    self._structure = jax.tree.structure(spec)
+    self._stop = stop
+
+  def wait(self, timeout: Optional[float] = None) -> None:
+    """Blocks until an item is there, see `channels.Reader`."""
+    start = time.monotonic()
+
+    def is_there(seconds: float) -> bool:
+      if self._size() > 0:
+        return True
+      sleep = _BACKOFF * (time.monotonic() - start)
+      time.sleep(min(max(sleep, _MIN_SLEEP_S), _MAX_SLEEP_S, seconds))
+      return False
+
+    channels.wait_until(
+        is_there, self._stop, timeout, f'an item in table {self._table}')
+
+  def get(self, timeout: Optional[float] = None) -> Any:
+    """Takes the oldest item, see `channels.Reader`."""
+    # Reverb's own wait in `sample` is deaf to signals and to the server's
+    # death, so it is only called when it needn't wait.
+    self.wait(timeout)
+    sample = next(self._client.sample(self._table, emit_timesteps=False))
+    return jax.tree.unflatten(self._structure, sample.data)
+
+  def _size(self) -> int:
+    try:
+      return self._client.server_info(timeout=1)[self._table].current_size
+    except reverb.errors.DeadlineExceededError:
+      return 0  # The server is still starting, or overloaded.
+
+
+class ReverbWriter:
+  """The writing end of one or more tables, see `channels.Writer`.
+
+  Tables that get the same items share one copy of the data.
+  """
+
+  def __init__(
+      self,
+      client: Client,
+      tables: Sequence[str],
+      stop: threading.Event,
+  ):
+    """Connects to the tables.
+
+    Args:
+      client: Client of the server that has the tables.
+      tables: Names of the tables that every item is put into.
+      stop: Set when the program stops.
+    """
+    self._tables = tables
+    self._stop = stop
+    self._writer = client.trajectory_writer(num_keep_alive_refs=1)
+
+  def put(self, item: Any, timeout: Optional[float] = None) -> None:
+    """Hands over `item`, see `channels.Writer`."""
+    self._writer.append([np.asarray(leaf) for leaf in jax.tree.leaves(item)])
+    trajectory = [column[-1] for column in self._writer.history]
+    for table in self._tables:
+      self._writer.create_item(table, priority=1.0, trajectory=trajectory)
+
+    def is_flushed(seconds: float) -> bool:
+      try:
+        self._writer.flush(timeout_ms=min(_FLUSH_MS, int(seconds * 1000) + 1))
+      except reverb.errors.DeadlineExceededError:
+        return False  # The items stay pending: flush again, don't recreate.
+      return True
+
+    channels.wait_until(
+        is_flushed, self._stop, timeout, f'room in {", ".join(self._tables)}')
+
+  def close(self) -> None:
+    """Frees the connection; must come before the server stops."""
+    self._writer.close()
+
+
+def make_local_channels(
+    num_actors: int,
+    rollout_spec: types.RolloutItem,
+    parameters_spec: types.ParametersItem,
+    stop: threading.Event,
+) -> Tuple[List[Tuple[ReverbWriter, ReverbReader]],
+           List[Tuple[ReverbWriter, ReverbReader]],
+           Callable[[], None]]:
+  """Makes a server in this process, and both ends of all its channels.
+
+  Args:
+    num_actors: `N`.
+    rollout_spec: Tree of `jax.ShapeDtypeStruct`, one actor's item.
+    parameters_spec: Likewise, one version of the parameters.
+    stop: Set when the program stops.
+
+  Returns:
+    (writer, reader) per actor for rollouts, likewise for parameters, and a
+    function that closes everything.
+  """
+  server = reverb.Server(
+      make_tables(num_actors, rollout_spec, parameters_spec))
+  client = server.localhost_client()
+
+  def make_ends(table: str, spec: types.ArrayTree):
+    return (ReverbWriter(client, [table], stop),
+            ReverbReader(client, table, spec, stop))
+
+  rollouts = [make_ends(rollout_table(i), rollout_spec)
+              for i in range(num_actors)]
+  parameters = [make_ends(parameters_table(i), parameters_spec)
+                for i in range(num_actors)]
+
+  def close() -> None:
+    for writer, _ in rollouts + parameters:
+      writer.close()
+    server.stop()
+
+  return rollouts, parameters, close

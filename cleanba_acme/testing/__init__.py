@@ -1,0 +1,1 @@
+"""Fakes that check what they are given."""

@@ -1,0 +1,221 @@
+"""The only loops of a run: an actor's and the learner's.
+
+Both know their number of rounds, so nothing polls for the end. They are the
+same under every launcher; only the channels they are given differ.
+"""
+
+import collections
+import time
+from typing import Dict, List, Optional, Sequence
+
+from cleanba_acme import actor_core as actor_core_lib
+from cleanba_acme import channels
+from cleanba_acme import experiment as experiment_lib
+from cleanba_acme import fingerprint
+from cleanba_acme import learner_core as learner_core_lib
+from cleanba_acme import loggers
+from cleanba_acme import rollout as rollout_lib
+from cleanba_acme import seeding
+from cleanba_acme import types
+import jax
+import numpy as np
+
+# Reported returns and lengths are means over this many latest episodes.
+_EPISODE_WINDOW = 100
+
+
+class Actor:
+  """Collects one rollout per round with the version that is due."""
+
+  def __init__(
+      self,
+      experiment: experiment_lib.Experiment,
+      index: int,
+      core: actor_core_lib.ActorCore,
+      parameters: channels.Reader,
+      rollouts: channels.Writer,
+  ):
+    """Makes the actor of environments `[index * B, (index + 1) * B)`.
+
+    Args:
+      experiment: The run.
+      index: This actor's index.
+      core: How to act, with a jitted `select_action`.
+      parameters: Where the learner's versions come from.
+      rollouts: Where the rollouts go.
+    """
+    self._experiment = experiment
+    self._index = index
+    self._core = core
+    self._parameters = parameters
+    self._rollouts = rollouts
+
+  def run(self) -> None:
+    """Runs all rounds.
+
+    Raises:
+      channels.HandoffError: The parameters are not of the version that is due.
+      channels.Stopped: The program is stopping.
+    """
+    experiment = self._experiment
+    rows = experiment.envs_per_actor
+    first = self._index * rows
+    environment = experiment.environment_factory(
+        seeding.environment_seed(experiment.seed) + first, rows)
+    try:
+      key = seeding.purpose_key(experiment.seed, seeding.Purpose.ACTING)
+      unroller = rollout_lib.Unroller(
+          environment, experiment.environment_factory.spec.actions, self._core,
+          self._core.init(key, range(first, first + rows)),
+          experiment.unroll_length)
+      version = params = None
+      for round_index in range(experiment.num_rounds):
+        due = experiment.policy_version(round_index)
+        if due != version:
+          version, params = due, self._get_parameters(due)
+        rollout, episodes = unroller.unroll(params)
+        self._rollouts.put(types.RolloutItem(
+            actor=np.int32(self._index),
+            round=np.int32(round_index),
+            version=np.int32(version),
+            rollout=rollout,
+            episodes=episodes))
+    finally:
+      environment.close()
+
+  def _get_parameters(self, version: int) -> types.Params:
+    item = self._parameters.get()
+    if int(item.version) != version:
+      raise channels.HandoffError(
+          f'actor {self._index} was given version {int(item.version)} of the '
+          f'parameters, expected {version}')
+    return jax.device_put(item.params)
+
+
+class Learner:
+  """Makes one update per round and publishes its version."""
+
+  def __init__(
+      self,
+      experiment: experiment_lib.Experiment,
+      core: learner_core_lib.LearnerCore,
+      rollouts: Sequence[channels.Reader],
+      parameters: channels.Writer,
+      progress: loggers.Logger,
+      ledger: loggers.Logger,
+  ):
+    """Makes the learner.
+
+    Args:
+      experiment: The run.
+      core: How to learn.
+      rollouts: The actors' channels, in actor order.
+      parameters: Goes to all actors.
+      progress: Takes what people watch.
+      ledger: Takes what proves the contract.
+    """
+    self._experiment = experiment
+    self._core = core
+    self._sampler = channels.SizeGatedSampler(rollouts)
+    self._parameters = parameters
+    self._progress = progress
+    self._ledger = ledger
+    self._episodes = _EpisodeStatistics()
+
+  def run(self) -> types.TrainingState:
+    """Runs all rounds.
+
+    Returns:
+      The state after the last update.
+
+    Raises:
+      channels.HandoffError: An item is not of the round or version that is due.
+      channels.Stopped: The program is stopping.
+    """
+    try:
+      return self._run()
+    finally:
+      self._progress.close()
+      self._ledger.close()
+
+  def _run(self) -> types.TrainingState:
+    experiment = self._experiment
+    state = self._core.init(*[
+        seeding.purpose_key(experiment.seed, purpose)
+        for purpose in (seeding.Purpose.INIT, seeding.Purpose.SHUFFLING)])
+    self._publish(0, _copy_to_host(state.params))
+    last_version = experiment.policy_version(experiment.num_rounds - 1)
+    start = time.monotonic()
+    for round_index in range(experiment.num_rounds):
+      version = experiment.policy_version(round_index)
+      begin = time.monotonic()
+      items = self._sampler.sample(round_index, version)
+      taken = time.monotonic()
+      state, metrics = self._core.update(
+          state, rollout_lib.concatenate([item.rollout for item in items]))
+      params = _copy_to_host(state.params)  # Waits for the update to end.
+      updated = time.monotonic()
+      if round_index + 1 <= last_version:
+        self._publish(round_index + 1, params)
+      published = time.monotonic()
+
+      update = round_index + 1
+      steps = update * experiment.steps_per_round
+      self._episodes.add(items)
+      self._ledger.write({
+          'update': update,
+          'version': version,
+          'steps': steps,
+          'fingerprint': fingerprint.fingerprint(params),
+          'gate_wait_s': taken - begin,
+          'update_s': updated - taken,
+          'publish_s': published - updated,
+      })
+      seconds = time.monotonic() - start
+      self._progress.write({
+          'update': update,
+          'steps': steps,
+          'frames': steps * experiment.environment_factory.frame_skip,
+          'seconds': seconds,
+          'sps': steps / seconds,
+          **self._episodes.row(),
+          **{key: float(value)
+             for key, value in jax.device_get(metrics).items()},
+      })
+    return state
+
+  def _publish(self, version: int, params: types.Params) -> None:
+    self._parameters.put(types.ParametersItem(np.int32(version), params))
+
+
+class _EpisodeStatistics:
+  """Counts episodes and averages the latest ones."""
+
+  def __init__(self):
+    self._count = 0
+    self._returns = collections.deque(maxlen=_EPISODE_WINDOW)
+    self._lengths = collections.deque(maxlen=_EPISODE_WINDOW)
+
+  def add(self, items: List[types.RolloutItem]) -> None:
+    """Adds the episodes of a round, in order of time, then environment."""
+    length = np.concatenate([item.episodes.length for item in items], axis=1)
+    returns = np.concatenate([item.episodes.returns for item in items], axis=1)
+    ended = length > 0
+    self._count += int(ended.sum())
+    self._returns.extend(returns[ended].tolist())
+    self._lengths.extend(length[ended].tolist())
+
+  def row(self) -> Dict[str, Optional[float]]:
+    """Returns the statistics' part of a progress row."""
+    return {
+        'episodes': self._count,
+        'episode_return':
+            float(np.mean(self._returns)) if self._returns else None,
+        'episode_length':
+            float(np.mean(self._lengths)) if self._lengths else None,
+    }
+
+
+def _copy_to_host(params: types.Params) -> types.Params:
+  # On CPU, `np.asarray` would be a view of a buffer that jax may reuse.
+  return jax.tree.map(np.array, params)

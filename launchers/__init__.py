@@ -1,0 +1,1 @@
+"""Scripts, and what starts and watches the workers of a run."""

@@ -1,0 +1,146 @@
+"""The topology of a run as a Launchpad program; who launches it is elsewhere.
+
+    reverb        the tables: two per actor, each a FIFO of one item
+    actor x N     parameters/i -> rollouts -> rollout/i
+    learner       rollout/* -> updates -> parameters/*
+
+Nodes are `PyClassNode`s: they open no port. (Launchpad's Courier nodes run
+whatever code a client sends them.)
+"""
+
+import os
+import sys
+from typing import Dict
+
+from cleanba_acme import channels
+from cleanba_acme import experiment as experiment_lib
+from cleanba_acme import loggers
+from cleanba_acme import replay
+from cleanba_acme import workers
+from cleanba_acme.launchers import lifeline
+import jax
+import launchpad as lp
+from launchpad.nodes.python import local_multi_processing
+
+ACTOR = 'actor'
+LEARNER = 'learner'
+REVERB = 'reverb'
+
+
+class _ReverbNode(lp.ReverbNode):
+  """A server that doesn't outlive the launcher."""
+
+  def run(self) -> None:
+    lifeline.attach()
+    super().run()
+
+
+class ActorNode:
+  """Runs one actor over Reverb."""
+
+  def __init__(
+      self,
+      experiment: experiment_lib.Experiment,
+      index: int,
+      client: replay.Client,
+  ):
+    self._experiment = experiment
+    self._index = index
+    self._client = client
+
+  def run(self) -> None:
+    """Runs the actor until its last round, or until the program stops."""
+    lifeline.attach()
+    stop = lp.stop_event()
+    core = self._experiment.make_actor_core()
+    _, parameters_spec = self._experiment.item_specs()
+    rollouts = replay.ReverbWriter(
+        self._client, [replay.rollout_table(self._index)], stop)
+    actor = workers.Actor(
+        self._experiment,
+        self._index,
+        core._replace(select_action=jax.jit(core.select_action)),
+        parameters=replay.ReverbReader(
+            self._client, replay.parameters_table(self._index),
+            parameters_spec, stop),
+        rollouts=rollouts)
+    try:
+      actor.run()
+    except channels.Stopped:
+      pass  # Told to: not this node's failure.
+    finally:
+      rollouts.close()
+
+
+class LearnerNode:
+  """Runs the learner over Reverb."""
+
+  def __init__(
+      self,
+      experiment: experiment_lib.Experiment,
+      client: replay.Client,
+      output_dir: str,
+  ):
+    self._experiment = experiment
+    self._client = client
+    self._output_dir = output_dir
+
+  def run(self) -> None:
+    """Runs the learner until its last round, or until the program stops."""
+    lifeline.attach()
+    stop = lp.stop_event()
+    rollout_spec, _ = self._experiment.item_specs()
+    actors = range(self._experiment.num_actors)
+    parameters = replay.ReverbWriter(
+        self._client, [replay.parameters_table(i) for i in actors], stop)
+    learner = workers.Learner(
+        self._experiment,
+        self._experiment.make_learner_core(),
+        rollouts=[
+            replay.ReverbReader(
+                self._client, replay.rollout_table(i), rollout_spec, stop)
+            for i in actors],
+        parameters=parameters,
+        progress=loggers.make_progress_logger(self._output_dir),
+        ledger=loggers.make_ledger_logger(self._output_dir))
+    try:
+      learner.run()
+    except channels.Stopped:
+      pass  # Told to: not this node's failure.
+    finally:
+      parameters.close()
+
+
+def make_program(
+    experiment: experiment_lib.Experiment, output_dir: str) -> lp.Program:
+  """Makes the program of a run.
+
+  Args:
+    experiment: The run.
+    output_dir: Existing directory for the run's files.
+  """
+  program = lp.Program('cleanba_acme')
+  num_actors = experiment.num_actors
+  item_specs = experiment.item_specs()
+  with program.group(REVERB):
+    server = program.add_node(_ReverbNode(
+        lambda: replay.make_tables(num_actors, *item_specs)))
+  with program.group(LEARNER):
+    program.add_node(lp.PyClassNode(
+        LearnerNode, experiment, server, output_dir))
+  with program.group(ACTOR):
+    for i in range(num_actors):
+      program.add_node(lp.PyClassNode(ActorNode, experiment, i, server))
+  return program
+
+
+def make_resources() -> Dict[str, local_multi_processing.PythonProcess]:
+  """Returns what `lp.launch` takes as `local_resources`, by group."""
+  # A node must find the modules that this process found.
+  env = {
+      'PYTHONPATH': os.pathsep.join(path for path in sys.path if path),
+      **lifeline.environment(),
+  }
+  return {
+      group: local_multi_processing.PythonProcess(env=dict(env))
+      for group in (REVERB, LEARNER, ACTOR)}

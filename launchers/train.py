@@ -1,0 +1,296 @@
+"""Trains an agent: `python -m cleanba_acme.launchers.train --env=CartPole-v1`.
+
+Reads flags, makes the experiment they describe, and runs it. What is wrong with
+them is said before anything starts.
+"""
+
+import ast
+import dataclasses
+import datetime
+import functools
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+import tempfile
+from typing import Any, Dict, Sequence
+
+from absl import app
+from absl import flags
+from cleanba_acme.agents.ppo import config as ppo_config
+from cleanba_acme.launchers import exits
+from cleanba_acme.networks import config as network_config
+import fancyflags as ff
+
+# Heavy modules are imported in `main`, so that `--help` and errors come fast.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Agent:
+  """An agent that can be trained by name.
+
+  Attributes:
+    config: Class of its settings.
+    builder: Module and class that take them.
+    unroll_length: Its default `--unroll_length`.
+    policy_lag: Its default `--policy_lag`.
+  """
+  config: type
+  builder: str
+  unroll_length: int
+  policy_lag: int
+
+
+_AGENTS = {
+    'ppo': _Agent(
+        ppo_config.PPOConfig, 'cleanba_acme.agents.ppo.builder:PPOBuilder',
+        unroll_length=128, policy_lag=0),
+}
+
+
+def _make_items(config_classes: Dict[str, type]) -> Dict[str, ff.Item]:
+  """Makes a flag for every field of the configs; none has a value by default.
+  """
+  item_types = {
+      'float': ff.Float, 'int': ff.Integer, 'bool': ff.Boolean,
+      'str': ff.String}
+  items = {}
+  for name, field in {
+      field.name: field for config in config_classes.values()
+      for field in dataclasses.fields(config)}.items():
+    defaults = {
+        agent: other.default for agent, config in config_classes.items()
+        for other in dataclasses.fields(config) if other.name == name}
+    shown = ', '.join(
+        f'{agent} {default}'.strip() for agent, default in defaults.items())
+    item_type = item_types.get(
+        getattr(field.type, '__name__', None), ff.Sequence)
+    items[name] = item_type(
+        None, f'{field.metadata["help"]} (default: {shown})')
+  return items
+
+
+_AGENT = flags.DEFINE_enum('agent', 'ppo', list(_AGENTS), 'What to train.')
+_ENV = flags.DEFINE_string(
+    'env', 'CartPole-v1',
+    'What to train it on: an id of envpool, "catch", "gymnasium:ID", or '
+    '"package.module:function" of your own.')
+_ENV_OPTIONS = flags.DEFINE_list(
+    'env_options', [],
+    'Options of the environment, such as img_height=42,img_width=42.')
+_SEED = flags.DEFINE_integer('seed', 1, 'Seed of all randomness of the run.')
+_LAUNCH = flags.DEFINE_enum(
+    'launch', 'threads', ['threads', 'processes'],
+    'Run the workers as threads of one process, or as a Launchpad program of '
+    'one process each. The results are the same, bit for bit.')
+_CHANNEL = flags.DEFINE_enum(
+    'channel', None, ['memory', 'reverb'],
+    'How threads hand over data: by reference (the default), or through the '
+    'Reverb tables that processes always use.')
+_NUM_ACTORS = flags.DEFINE_integer(
+    'num_actors', 2, 'Actors, which the environments are split over.')
+_NUM_ENVS = flags.DEFINE_integer(
+    'num_envs', 128, 'Environments of all actors together.')
+_UNROLL_LENGTH = flags.DEFINE_integer(
+    'unroll_length', None,
+    'Steps of a rollout. Default: ' + ', '.join(
+        f'{agent.unroll_length} for {name}' for name, agent in _AGENTS.items()))
+_TOTAL_STEPS = flags.DEFINE_integer(
+    'total_steps', 50_000_000,
+    'Environment steps of the run, over all environments; what is left of them '
+    'after the last whole round is not run.')
+_POLICY_LAG = flags.DEFINE_integer(
+    'policy_lag', None,
+    'How many versions the acting policy is behind: 0, or 1 to act and learn '
+    'at the same time. Default: ' + ', '.join(
+        f'{agent.policy_lag} for {name}' for name, agent in _AGENTS.items()))
+_XLA_THREADS = flags.DEFINE_integer(
+    'xla_threads', None,
+    'Threads of XLA\'s pool in every process. Part of the experiment: it '
+    'changes the bits of convolutions. Default: the environment variable '
+    'NPROC, or 1.')
+_OUTPUT_DIR = flags.DEFINE_string(
+    'output_dir', None,
+    'Where the run leaves its files. Default: '
+    'results/<env>-<agent>-<seed>-<time>.')
+_CONFIG = ff.DEFINE_dict(
+    'config', **_make_items(
+        {name: agent.config for name, agent in _AGENTS.items()}))
+_NETWORK = ff.DEFINE_dict(
+    'network', **_make_items({'': network_config.NetworkConfig}))
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
+  try:
+    status = _train()
+  except ValueError as error:
+    print(f'train: {error}', file=sys.stderr)
+    status = exits.USER_ERROR
+  # Threads that are still computing must not hold up, or crash, the exit.
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status)
+
+
+def _train() -> int:
+  """Runs what the flags describe; ValueError if they are wrong."""
+  agent = _AGENTS[_AGENT.value]
+  if _LAUNCH.value == 'processes' and _CHANNEL.value == 'memory':
+    raise ValueError(
+        '--channel=memory: processes hand over data through Reverb; leave it '
+        'out, or use --launch=threads')
+  config = _make_config('config', agent.config, _CONFIG.value)
+  network = _make_config(
+      'network', network_config.NetworkConfig, _NETWORK.value)
+  xla_threads = _XLA_THREADS.value
+  if xla_threads is None:
+    xla_threads = _parse_nproc()
+  if xla_threads < 1:
+    raise ValueError(f'--xla_threads={xla_threads}: must be at least 1')
+  # XLA reads it when it starts, here and in the nodes' processes.
+  os.environ['NPROC'] = str(xla_threads)
+
+  from cleanba_acme import experiment as experiment_lib  # pylint: disable=g-import-not-at-top
+  from cleanba_acme.environments import registry  # pylint: disable=g-import-not-at-top
+  from cleanba_acme.launchers import run  # pylint: disable=g-import-not-at-top
+  from cleanba_acme.networks import factory  # pylint: disable=g-import-not-at-top
+
+  env_options = _parse_env_options(_ENV_OPTIONS.value)
+  try:
+    environment_factory = registry.make_factory(_ENV.value, **env_options)
+  except (ImportError, ValueError) as error:
+    raise ValueError(f'--env={_ENV.value}: {error}') from error
+  module, name = agent.builder.split(':')
+  builder = getattr(importlib.import_module(module), name)(config)
+  sizes = {
+      'seed': _SEED.value,
+      'num_actors': _NUM_ACTORS.value,
+      'num_envs': _NUM_ENVS.value,
+      'unroll_length': _default(_UNROLL_LENGTH.value, agent.unroll_length),
+      'total_steps': _TOTAL_STEPS.value,
+      'policy_lag': _default(_POLICY_LAG.value, agent.policy_lag),
+  }
+  try:
+    experiment = experiment_lib.Experiment(
+        builder=builder,
+        network_factory=functools.partial(
+            factory.make_networks, config=network),
+        environment_factory=environment_factory, **sizes)
+  except ValueError as error:
+    raise ValueError(_as_flag(str(error), agent.config)) from error
+
+  output_dir = _OUTPUT_DIR.value or os.path.join(
+      'results', '-'.join([
+          _ENV.value.replace('/', '_').replace(':', '_'), _AGENT.value,
+          str(_SEED.value),
+          datetime.datetime.now().strftime('%Y%m%d-%H%M%S')]))
+  _check_output_dir(output_dir)
+  _write_json(os.path.join(output_dir, 'config.json'), {
+      'agent': _AGENT.value,
+      'env': _ENV.value,
+      'env_options': env_options,
+      **sizes,
+      'xla_threads': xla_threads,
+      'config': dataclasses.asdict(config),
+      'network': dataclasses.asdict(network),
+      'launch': _LAUNCH.value,
+      'channel': _CHANNEL.value,
+      'command': shlex.join(
+          ['python', '-m', 'cleanba_acme.launchers.train', *sys.argv[1:]]),
+      'versions': _versions(),
+  })
+  print(f'Output: {output_dir}', flush=True)
+  return run.run(
+      experiment, output_dir, _LAUNCH.value, _CHANNEL.value or 'memory')
+
+
+def _default(value: Any, default: Any) -> Any:
+  return default if value is None else value
+
+
+def _make_config(flag: str, config_class: type, values: Dict[str, Any]) -> Any:
+  """Makes a config of the flags that were given; ValueError for a wrong one."""
+  given = {key: value for key, value in values.items() if value is not None}
+  fields = [field.name for field in dataclasses.fields(config_class)]
+  for key, value in given.items():
+    if key not in fields:
+      raise ValueError(
+          f'--{flag}.{key}={value}: --agent={_AGENT.value} has no such '
+          f'setting; it has {", ".join(fields)}')
+  try:
+    return config_class(**given)
+  except ValueError as error:
+    raise ValueError(f'--{flag}.{error}') from error
+
+
+def _as_flag(message: str, config_class: type) -> str:
+  """Names the flag in a message that begins with a field's name."""
+  name = message.split('=')[0]
+  if name in (field.name for field in dataclasses.fields(config_class)):
+    return f'--config.{message}'
+  return f'--{message}' if name in flags.FLAGS else message
+
+
+def _parse_nproc() -> int:
+  value = os.environ.get('NPROC', '1')
+  if not value.isdecimal():
+    raise ValueError(
+        f'the environment variable NPROC={value!r} must be a number')
+  return int(value)
+
+
+def _parse_env_options(options: Sequence[str]) -> Dict[str, Any]:
+  parsed = {}
+  for option in options:
+    name, separator, value = option.partition('=')
+    if not separator or not name.isidentifier():
+      raise ValueError(
+          f'--env_options={option}: must be of the form name=value')
+    try:
+      parsed[name] = ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+      parsed[name] = value  # A plain string.
+  return parsed
+
+
+def _check_output_dir(path: str) -> None:
+  """Makes the directory; ValueError if it can't be used."""
+  try:
+    os.makedirs(path, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path):
+      pass
+  except OSError as error:
+    raise ValueError(
+        f'--output_dir={path}: must be a directory that can be written to '
+        f'({error})') from error
+  if os.path.exists(os.path.join(path, 'ledger.csv')):
+    raise ValueError(
+        f'--output_dir={path}: must not hold a run already (it has a '
+        'ledger.csv)')
+
+
+def _write_json(path: str, value: Dict[str, Any]) -> None:
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(value, file, indent=2)
+    file.write('\n')
+
+
+def _versions() -> Dict[str, str]:
+  """Returns the versions of what the numbers depend on."""
+  versions = {'python': platform.python_version()}
+  for package in ('jax', 'jaxlib', 'dm-haiku', 'rlax', 'distrax', 'optax',
+                  'numpy', 'envpool'):
+    try:
+      versions[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      pass
+  return versions
+
+
+if __name__ == '__main__':
+  app.run(main)
