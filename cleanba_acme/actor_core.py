@@ -14,6 +14,8 @@ import jax.numpy as jnp
 LOG_PROB = 'log_prob'
 VALUE = 'value'
 
+_ROWS_PER_TILE = 8
+
 
 class ActorState(NamedTuple):
   """What an actor carries from step to step.
@@ -67,10 +69,13 @@ def make_actor_core(
     batch_size = timestep.step_type.shape[0]
     inputs = (timestep.observation,
               timestep.step_type == dm_env.StepType.FIRST, state.core_state)
-    if batch_size == 1:
-      # XLA:CPU computes a batch of one with other kernels, hence other bits,
-      # than the same row of a larger batch.
-      inputs = jax.tree.map(lambda x: jnp.concatenate([x, x]), inputs)
+    # XLA:CPU computes rows eight at a time and those left over with other
+    # kernels, hence other bits: rows must not depend on how many there are.
+    padding = -batch_size % _ROWS_PER_TILE
+    if padding:
+      inputs = jax.tree.map(
+          lambda x: jnp.concatenate([x, jnp.repeat(x[-1:], padding, 0)]),
+          inputs)
     observation, is_first, core_state = inputs
     observation, is_first = jax.tree.map(
         lambda x: x[None], (observation, is_first))

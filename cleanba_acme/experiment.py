@@ -27,8 +27,8 @@ class Experiment:
         network_factory=lambda spec: factory.make_networks(spec),
         environment_factory=registry.make_factory('CartPole-v1'),
         seed=1, num_actors=2, num_envs=16, unroll_length=64,
-        total_steps=100_000, policy_lag=0)
-    run.run(experiment, launch='threads', output_dir='results/cartpole')
+        total_steps=100_000, policy_lag=0, checkpoint_every=100)
+    run.run(experiment, 'results/cartpole', launch='threads')
 
   Attributes:
     builder: The agent.
@@ -41,6 +41,8 @@ class Experiment:
     total_steps: Environment steps of the run, over all environments; only
       whole rounds are run.
     policy_lag: `L`; round `r` acts with version `max(0, r - L)`.
+    checkpoint_every: Rounds between checkpoints. All environments restart at
+      each, because they can't be saved, so it changes the run's numbers.
   """
   builder: builder_lib.Builder
   network_factory: Callable[[specs.EnvironmentSpec], networks_lib.ActorCritic]
@@ -51,6 +53,7 @@ class Experiment:
   unroll_length: int
   total_steps: int
   policy_lag: int
+  checkpoint_every: int = 100
 
   def __post_init__(self):
     """Builds everything abstractly, so that a misfit shows up here.
@@ -58,7 +61,8 @@ class Experiment:
     Raises:
       ValueError: A field is out of its range or doesn't fit the others.
     """
-    for name in ('num_actors', 'num_envs', 'unroll_length'):
+    for name in (
+        'num_actors', 'num_envs', 'unroll_length', 'checkpoint_every'):
       value = getattr(self, name)
       if value < 1:
         raise ValueError(f'{name}={value}: must be at least 1')
@@ -102,6 +106,10 @@ class Experiment:
     """Returns the version that acts in a round: arithmetic, never "latest"."""
     return max(0, round_index - self.policy_lag)
 
+  def is_boundary(self, round_index: int) -> bool:
+    """Whether a checkpoint comes, and environments restart, before a round."""
+    return round_index % self.checkpoint_every == 0
+
   def make_actor_core(self, evaluation: bool = False) -> actor_core.ActorCore:
     """Makes the agent's acting half."""
     return self.builder.make_actor_core(self._make_networks(), evaluation)
@@ -114,6 +122,13 @@ class Experiment:
             unroll_length=self.unroll_length,
             num_envs=self.num_envs,
             num_updates=self.num_rounds))
+
+  def checkpoint_spec(
+      self) -> Tuple[types.TrainingState, Tuple[types.Params, ...]]:
+    """Returns state and older versions, trees of `jax.ShapeDtypeStruct`."""
+    key = jax.ShapeDtypeStruct((2,), np.uint32)
+    state = jax.eval_shape(self.make_learner_core().init, key, key)
+    return state, (state.params,) * self.policy_lag
 
   def item_specs(self) -> Tuple[types.RolloutItem, types.ParametersItem]:
     """Returns the trees of `jax.ShapeDtypeStruct` that the channels carry."""
@@ -133,9 +148,10 @@ class Experiment:
         discount=jax.ShapeDtypeStruct((rows,), np.float32),
         observation=jax.tree.map(batched, spec.observations))
     core = self.make_actor_core()
-    key = jax.ShapeDtypeStruct((2,), np.uint32)
-    params = jax.eval_shape(self._make_networks().init, key)
-    state = jax.eval_shape(lambda key: core.init(key, range(rows)), key)
+    params = self.checkpoint_spec()[0].params
+    state = jax.eval_shape(
+        lambda key: core.init(key, range(rows)),
+        jax.ShapeDtypeStruct((2,), np.uint32))
     action, extras, _ = jax.eval_shape(
         core.select_action, params, timestep, state)
     rollout = types.Rollout(

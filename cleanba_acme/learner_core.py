@@ -1,6 +1,7 @@
 """How an agent learns: pure functions over one round of data."""
 
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+import functools
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from cleanba_acme import types
 from cleanba_acme.networks import base as networks_lib
@@ -51,12 +52,14 @@ def make_learner_core(
     select: Callable[[Samples, types.Array], Minibatch],
     loss: Callable[[types.Params, Minibatch], Tuple[types.Array, Metrics]],
     minibatching: Minibatching,
+    fused: Optional[bool] = None,
 ) -> LearnerCore:
   """Makes a `LearnerCore` that takes minibatch gradient steps.
 
-  The loop over minibatches is in Python: on CPU, XLA runs a convolution's
-  gradient inside its own loops 20 to 30 times slower than outside of them
-  (`launchers/benchmark_update.py` measures it).
+  On CPU the loop over minibatches is in Python: XLA:CPU runs a convolution's
+  gradient inside its own loops many times slower than outside of them
+  (`launchers/benchmark_update.py` measures it). Elsewhere it is one fused
+  `jax.lax.scan`.
 
   Args:
     networks: The networks to train.
@@ -66,6 +69,8 @@ def make_learner_core(
       normalised advantages and weights too, so that the loss is a plain sum.
     loss: `(params, minibatch) -> loss, metrics`.
     minibatching: Sizes and order of the minibatches.
+    fused: Whether the loop is inside the compiled program; None leaves it to
+      the backend.
 
   Raises:
     ValueError: The samples can't be split into the minibatches.
@@ -99,39 +104,76 @@ def make_learner_core(
     orders = jnp.stack([epoch(keys[i]) for i in range(num_epochs)])
     return orders.reshape(num_epochs * num_minibatches, -1)
 
-  @jax.jit
-  def step(params: types.Params, optimizer_state: types.ArrayTree,
-           samples: Samples, indices: types.Array):
+  def step(samples: Samples,
+           carry: Tuple[types.Params, types.ArrayTree],
+           indices: types.Array):
     """Takes one gradient step."""
+    params, optimizer_state = carry
     minibatch = select(samples, indices)
     gradients, metrics = jax.grad(loss, has_aux=True)(params, minibatch)
     updates, optimizer_state = optimizer.update(
         gradients, optimizer_state, params)
     params = optax.apply_updates(params, updates)
-    return params, optimizer_state, dict(
+    return (params, optimizer_state), dict(
         metrics, gradient_norm=optax.global_norm(gradients))
 
+  jitted_step = jax.jit(step)
+
   @jax.jit
-  def mean(metrics: Tuple[Metrics, ...]) -> Metrics:
+  def mean(metrics: Sequence[Metrics]) -> Metrics:
     return jax.tree.map(lambda *xs: jnp.mean(jnp.stack(xs)), *metrics)
+
+  @jax.jit
+  def scan_steps(samples: Samples, carry, indices: types.Array):
+    carry, metrics = jax.lax.scan(
+        functools.partial(step, samples), carry, indices)
+    return carry, jax.tree.map(jnp.mean, metrics)
+
+  @jax.jit
+  def observe(params: types.Params, observation: types.ArrayTree):
+    # Row T comes again, as row 0 of the next rollout.
+    return networks.observe(params, jax.tree.map(
+        lambda x: x[:-1].reshape((-1,) + x.shape[2:]), observation))
+
+  def loop_steps(samples: Samples, carry, indices: types.Array):
+    metrics = []
+    for row in np.asarray(indices):
+      carry, step_metrics = jitted_step(samples, carry, row)
+      metrics.append(step_metrics)
+    return carry, mean(metrics)
 
   def update(
       state: types.TrainingState, rollout: types.Rollout,
   ) -> Tuple[types.TrainingState, Metrics]:
-    samples = prepare(jax.device_put(rollout))
-    params, optimizer_state = state.params, state.optimizer_state
-    metrics = []
-    for indices in np.asarray(make_indices(state.key, state.num_updates)):
-      params, optimizer_state, step_metrics = step(
-          params, optimizer_state, samples, indices)
-      metrics.append(step_metrics)
-    state = state._replace(
-        params=params,
+    is_fused = jax.default_backend() != 'cpu' if fused is None else fused
+    take_steps = scan_steps if is_fused else loop_steps
+    rollout = jax.device_put(rollout)
+    samples = prepare(rollout)
+    (params, optimizer_state), metrics = take_steps(
+        samples, (state.params, state.optimizer_state),
+        make_indices(state.key, state.num_updates))
+    return state._replace(
+        params=observe(params, rollout.observation),
         optimizer_state=optimizer_state,
-        num_updates=state.num_updates + 1)
-    return state, mean(tuple(metrics))
+        num_updates=state.num_updates + 1), metrics
 
   return LearnerCore(init, update)
+
+
+def select_environments(data: Any, indices: types.Array) -> Any:
+  """Takes whole unrolls of some environments.
+
+  Args:
+    data: A `types.Rollout`, or any NamedTuple of trees of `[T, B, ...]` with a
+      field `core_state` of `[B, ...]`.
+    indices: `[M]`, which environments.
+
+  Returns:
+    The same with `M` environments.
+  """
+  columns = jax.tree.map(lambda x: x[:, indices], data._replace(core_state=()))
+  return columns._replace(
+      core_state=jax.tree.map(lambda x: x[indices], data.core_state))
 
 
 def annealed_learning_rate(

@@ -3,7 +3,7 @@
 import csv
 import os
 import time
-from typing import Mapping, Protocol, Sequence, Union
+from typing import List, Mapping, Protocol, Sequence, Union
 
 import tensorboardX
 
@@ -24,19 +24,30 @@ class Logger(Protocol):
 class CsvLogger:
   """Appends rows to a CSV file, each on disk before `write` returns."""
 
-  def __init__(self, path: str):
-    # A run never overwrites another one's numbers.
-    self._file = open(path, 'x', newline='', encoding='utf-8')  # pylint: disable=consider-using-with
-    self._writer = None
+  def __init__(self, path: str, last_update: int = 0):
+    """Opens the file.
+
+    Args:
+      path: The file.
+      last_update: What a resumed run goes on from: later rows, and one that was
+        torn, are what the interrupted run left, and are dropped.
+    """
+    kept = _read_rows(path, last_update)
+    temporary = f'{path}.tmp'
+    with open(temporary, 'w', newline='', encoding='utf-8') as file:
+      file.writelines(kept)
+    os.replace(temporary, path)  # Killed here, nothing is lost.
+    self._file = open(path, 'a', newline='', encoding='utf-8')  # pylint: disable=consider-using-with
+    self._has_header = bool(kept)
 
   def write(self, row: Row) -> None:
     """Writes one row; the first one writes the header too."""
-    if self._writer is None:
-      self._writer = csv.DictWriter(
-          self._file, fieldnames=list(row), lineterminator='\n')
-      self._writer.writeheader()
-    self._writer.writerow(
-        {key: _format(value) for key, value in row.items()})
+    writer = csv.DictWriter(
+        self._file, fieldnames=list(row), lineterminator='\n')
+    if not self._has_header:
+      writer.writeheader()
+      self._has_header = True
+    writer.writerow({key: _format(value) for key, value in row.items()})
     self._file.flush()
 
   def close(self) -> None:
@@ -51,8 +62,19 @@ class TensorBoardLogger:
   rows between are left out; the last row is always written.
   """
 
-  def __init__(self, directory: str, interval_s: float = 1.0):
-    self._writer = tensorboardX.SummaryWriter(directory, flush_secs=10)
+  def __init__(
+      self, directory: str, last_steps: int = 0, interval_s: float = 1.0):
+    """Starts an event file.
+
+    Args:
+      directory: Where it goes, beside those of earlier parts of the run.
+      last_steps: What a resumed run goes on from; TensorBoard drops later
+        points.
+      interval_s: Least time between points.
+    """
+    self._writer = tensorboardX.SummaryWriter(
+        directory, flush_secs=10,
+        purge_step=last_steps + 1 if last_steps else None)
     self._interval_s = interval_s
     self._last_time = -float('inf')
     self._held_back = None
@@ -95,17 +117,44 @@ class Tee:
       logger.close()
 
 
-def make_progress_logger(output_dir: str) -> Logger:
-  """Makes the logger behind `progress.csv` and TensorBoard."""
+def make_progress_logger(
+    output_dir: str, last_update: int = 0, last_steps: int = 0) -> Logger:
+  """Makes the logger behind `progress.csv` and TensorBoard.
+
+  Args:
+    output_dir: The run's directory.
+    last_update: Updates that a resumed run has behind it.
+    last_steps: Its environment steps.
+  """
   return Tee([
-      CsvLogger(os.path.join(output_dir, 'progress.csv')),
-      TensorBoardLogger(os.path.join(output_dir, 'tensorboard')),
+      CsvLogger(os.path.join(output_dir, 'progress.csv'), last_update),
+      TensorBoardLogger(os.path.join(output_dir, 'tensorboard'), last_steps),
   ])
 
 
-def make_ledger_logger(output_dir: str) -> Logger:
-  """Makes the logger behind `ledger.csv`, the record of the contract."""
-  return CsvLogger(os.path.join(output_dir, 'ledger.csv'))
+def make_ledger_logger(output_dir: str, last_update: int = 0) -> Logger:
+  """Makes the logger behind `ledger.csv`, the record of the contract.
+
+  Args:
+    output_dir: The run's directory.
+    last_update: Updates that a resumed run has behind it.
+  """
+  return CsvLogger(os.path.join(output_dir, 'ledger.csv'), last_update)
+
+
+def _read_rows(path: str, last_update: int) -> List[str]:
+  """Returns header and rows up to an update, nothing if there are none."""
+  try:
+    with open(path, newline='', encoding='utf-8') as file:
+      lines = file.readlines()
+  except FileNotFoundError:
+    return []
+  if not last_update or not lines:
+    return []
+  column = lines[0].rstrip('\n').split(',').index('update')
+  return lines[:1] + [
+      line for line in lines[1:]
+      if line.endswith('\n') and int(line.split(',')[column]) <= last_update]
 
 
 def _format(value: Union[int, float, str, None]) -> Union[int, str]:

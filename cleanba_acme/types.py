@@ -96,8 +96,10 @@ class TrainingState(NamedTuple):
     num_updates: int32 scalar, how many updates were made so far.
     key: Key of the run's minibatch shuffling; the key of one update is derived
       from it and `num_updates`, so it never changes.
+    reward_statistics: What `reward_scaling` keeps, `()` without it.
   """
   params: Params
   optimizer_state: ArrayTree
   num_updates: Array
   key: PRNGKey
+  reward_statistics: ArrayTree = ()

@@ -5,11 +5,13 @@ same under every launcher; only the channels they are given differ.
 """
 
 import collections
+import contextlib
 import time
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from cleanba_acme import actor_core as actor_core_lib
 from cleanba_acme import channels
+from cleanba_acme import checkpoint as checkpoint_lib
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme import fingerprint
 from cleanba_acme import learner_core as learner_core_lib
@@ -18,6 +20,7 @@ from cleanba_acme import rollout as rollout_lib
 from cleanba_acme import seeding
 from cleanba_acme import types
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 # Reported returns and lengths are means over this many latest episodes.
@@ -34,6 +37,7 @@ class Actor:
       core: actor_core_lib.ActorCore,
       parameters: channels.Reader,
       rollouts: channels.Writer,
+      first_round: int = 0,
   ):
     """Makes the actor of environments `[index * B, (index + 1) * B)`.
 
@@ -43,12 +47,14 @@ class Actor:
       core: How to act, with a jitted `select_action`.
       parameters: Where the learner's versions come from.
       rollouts: Where the rollouts go.
+      first_round: The round to begin with: 0, or that of a checkpoint.
     """
     self._experiment = experiment
     self._index = index
     self._core = core
     self._parameters = parameters
     self._rollouts = rollouts
+    self._first_round = first_round
 
   def run(self) -> None:
     """Runs all rounds.
@@ -58,18 +64,12 @@ class Actor:
       channels.Stopped: The program is stopping.
     """
     experiment = self._experiment
-    rows = experiment.envs_per_actor
-    first = self._index * rows
-    environment = experiment.environment_factory(
-        seeding.environment_seed(experiment.seed) + first, rows)
-    try:
-      key = seeding.purpose_key(experiment.seed, seeding.Purpose.ACTING)
-      unroller = rollout_lib.Unroller(
-          environment, experiment.environment_factory.spec.actions, self._core,
-          self._core.init(key, range(first, first + rows)),
-          experiment.unroll_length)
-      version = params = None
-      for round_index in range(experiment.num_rounds):
+    version = params = None
+    with contextlib.ExitStack() as stack:
+      for round_index in range(self._first_round, experiment.num_rounds):
+        if experiment.is_boundary(round_index):
+          stack.close()
+          unroller = self._restart(round_index, stack)
         due = experiment.policy_version(round_index)
         if due != version:
           version, params = due, self._get_parameters(due)
@@ -80,8 +80,25 @@ class Actor:
             version=np.int32(version),
             rollout=rollout,
             episodes=episodes))
-    finally:
-      environment.close()
+
+  def _restart(
+      self, round_index: int, stack: contextlib.ExitStack
+  ) -> rollout_lib.Unroller:
+    """Makes new environments, seeded for this boundary; `stack` closes them."""
+    experiment = self._experiment
+    rows = experiment.envs_per_actor
+    first = self._index * rows
+    boundary = round_index // experiment.checkpoint_every
+    environment = experiment.environment_factory(
+        seeding.environment_seed(experiment.seed, boundary) + first, rows)
+    stack.callback(environment.close)
+    key = seeding.purpose_key(experiment.seed, seeding.Purpose.ACTING)
+    state = self._core.init(key, range(first, first + rows))
+    return rollout_lib.Unroller(
+        environment, experiment.environment_factory.spec.actions, self._core,
+        # Steps count on, so that no key is ever used twice.
+        state._replace(step=jnp.int32(round_index * experiment.unroll_length)),
+        experiment.unroll_length)
 
   def _get_parameters(self, version: int) -> types.Params:
     item = self._parameters.get()
@@ -103,6 +120,8 @@ class Learner:
       parameters: channels.Writer,
       progress: loggers.Logger,
       ledger: loggers.Logger,
+      checkpoints: checkpoint_lib.Checkpointer,
+      first_round: int = 0,
   ):
     """Makes the learner.
 
@@ -113,6 +132,8 @@ class Learner:
       parameters: Goes to all actors.
       progress: Takes what people watch.
       ledger: Takes what proves the contract.
+      checkpoints: Takes the checkpoints, and has that of `first_round`.
+      first_round: The round to begin with: 0, or that of a checkpoint.
     """
     self._experiment = experiment
     self._core = core
@@ -120,6 +141,8 @@ class Learner:
     self._parameters = parameters
     self._progress = progress
     self._ledger = ledger
+    self._checkpoints = checkpoints
+    self._first_round = first_round
     self._episodes = _EpisodeStatistics()
 
   def run(self) -> types.TrainingState:
@@ -137,30 +160,38 @@ class Learner:
     finally:
       self._progress.close()
       self._ledger.close()
+      self._checkpoints.close()
 
   def _run(self) -> types.TrainingState:
-    experiment = self._experiment
-    state = self._core.init(*[
-        seeding.purpose_key(experiment.seed, purpose)
-        for purpose in (seeding.Purpose.INIT, seeding.Purpose.SHUFFLING)])
-    self._publish(0, _copy_to_host(state.params))
-    last_version = experiment.policy_version(experiment.num_rounds - 1)
-    start = time.monotonic()
-    for round_index in range(experiment.num_rounds):
+    experiment, first_round = self._experiment, self._first_round
+    start = self._restore() if first_round else self._begin()
+    state = start.state
+    self._episodes = _EpisodeStatistics(**start.counters['episodes'])
+    params = _copy_to_host(state.params)
+    for version, version_params in enumerate(
+        [*start.older_params, params],
+        start=experiment.policy_version(first_round)):
+      self._publish(version, version_params)
+    recent = collections.deque(
+        start.older_params, maxlen=experiment.policy_lag)
+    begin_run = time.monotonic() - start.counters['seconds']
+
+    for round_index in range(first_round, experiment.num_rounds):
       version = experiment.policy_version(round_index)
       begin = time.monotonic()
       items = self._sampler.sample(round_index, version)
       taken = time.monotonic()
+      recent.append(params)
       state, metrics = self._core.update(
           state, rollout_lib.concatenate([item.rollout for item in items]))
       params = _copy_to_host(state.params)  # Waits for the update to end.
       updated = time.monotonic()
-      if round_index + 1 <= last_version:
-        self._publish(round_index + 1, params)
+      self._publish(round_index + 1, params)
       published = time.monotonic()
 
       update = round_index + 1
       steps = update * experiment.steps_per_round
+      seconds = published - begin_run
       self._episodes.add(items)
       self._ledger.write({
           'update': update,
@@ -171,7 +202,6 @@ class Learner:
           'update_s': updated - taken,
           'publish_s': published - updated,
       })
-      seconds = time.monotonic() - start
       self._progress.write({
           'update': update,
           'steps': steps,
@@ -182,19 +212,45 @@ class Learner:
           **{key: float(value)
              for key, value in jax.device_get(metrics).items()},
       })
+      if experiment.is_boundary(update) or update == experiment.num_rounds:
+        self._checkpoints.save(update, checkpoint_lib.Checkpoint(
+            state, tuple(recent),
+            {'seconds': seconds, 'episodes': self._episodes.counters()}))
     return state
 
+  def _begin(self) -> checkpoint_lib.Checkpoint:
+    seed = self._experiment.seed
+    state = self._core.init(*[
+        seeding.purpose_key(seed, purpose)
+        for purpose in (seeding.Purpose.INIT, seeding.Purpose.SHUFFLING)])
+    return checkpoint_lib.Checkpoint(
+        state, (), {'seconds': 0.0, 'episodes': {}})
+
+  def _restore(self) -> checkpoint_lib.Checkpoint:
+    restored = self._checkpoints.restore(
+        self._first_round, self._experiment.checkpoint_spec())
+    # Numpy's scalars would not keep their type in arithmetic.
+    return restored._replace(state=jax.device_put(restored.state))
+
   def _publish(self, version: int, params: types.Params) -> None:
-    self._parameters.put(types.ParametersItem(np.int32(version), params))
+    # With a lag, the last versions are nobody's: nothing would take them.
+    if version <= self._experiment.policy_version(
+        self._experiment.num_rounds - 1):
+      self._parameters.put(types.ParametersItem(np.int32(version), params))
 
 
 class _EpisodeStatistics:
   """Counts episodes and averages the latest ones."""
 
-  def __init__(self):
-    self._count = 0
-    self._returns = collections.deque(maxlen=_EPISODE_WINDOW)
-    self._lengths = collections.deque(maxlen=_EPISODE_WINDOW)
+  def __init__(
+      self,
+      count: int = 0,
+      returns: Sequence[float] = (),
+      lengths: Sequence[int] = (),
+  ):
+    self._count = count
+    self._returns = collections.deque(returns, maxlen=_EPISODE_WINDOW)
+    self._lengths = collections.deque(lengths, maxlen=_EPISODE_WINDOW)
 
   def add(self, items: List[types.RolloutItem]) -> None:
     """Adds the episodes of a round, in order of time, then environment."""
@@ -213,6 +269,14 @@ class _EpisodeStatistics:
             float(np.mean(self._returns)) if self._returns else None,
         'episode_length':
             float(np.mean(self._lengths)) if self._lengths else None,
+    }
+
+  def counters(self) -> Dict[str, Any]:
+    """Returns what a checkpoint keeps: the arguments of the constructor."""
+    return {
+        'count': self._count,
+        'returns': list(self._returns),
+        'lengths': list(self._lengths),
     }
 
 

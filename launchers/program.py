@@ -14,9 +14,9 @@ from typing import Dict
 
 from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
-from cleanba_acme import loggers
 from cleanba_acme import replay
 from cleanba_acme import workers
+from cleanba_acme.launchers import learner as learner_lib
 from cleanba_acme.launchers import lifeline
 import jax
 import launchpad as lp
@@ -41,10 +41,12 @@ class ActorNode:
   def __init__(
       self,
       experiment: experiment_lib.Experiment,
+      session: learner_lib.Session,
       index: int,
       client: replay.Client,
   ):
     self._experiment = experiment
+    self._session = session
     self._index = index
     self._client = client
 
@@ -63,7 +65,8 @@ class ActorNode:
         parameters=replay.ReverbReader(
             self._client, replay.parameters_table(self._index),
             parameters_spec, stop),
-        rollouts=rollouts)
+        rollouts=rollouts,
+        first_round=self._session.first_round)
     try:
       actor.run()
     except channels.Stopped:
@@ -78,12 +81,12 @@ class LearnerNode:
   def __init__(
       self,
       experiment: experiment_lib.Experiment,
+      session: learner_lib.Session,
       client: replay.Client,
-      output_dir: str,
   ):
     self._experiment = experiment
+    self._session = session
     self._client = client
-    self._output_dir = output_dir
 
   def run(self) -> None:
     """Runs the learner until its last round, or until the program stops."""
@@ -93,16 +96,13 @@ class LearnerNode:
     actors = range(self._experiment.num_actors)
     parameters = replay.ReverbWriter(
         self._client, [replay.parameters_table(i) for i in actors], stop)
-    learner = workers.Learner(
-        self._experiment,
-        self._experiment.make_learner_core(),
+    learner = learner_lib.make_learner(
+        self._experiment, self._session,
         rollouts=[
             replay.ReverbReader(
                 self._client, replay.rollout_table(i), rollout_spec, stop)
             for i in actors],
-        parameters=parameters,
-        progress=loggers.make_progress_logger(self._output_dir),
-        ledger=loggers.make_ledger_logger(self._output_dir))
+        parameters=parameters)
     try:
       learner.run()
     except channels.Stopped:
@@ -112,12 +112,14 @@ class LearnerNode:
 
 
 def make_program(
-    experiment: experiment_lib.Experiment, output_dir: str) -> lp.Program:
+    experiment: experiment_lib.Experiment,
+    session: learner_lib.Session,
+) -> lp.Program:
   """Makes the program of a run.
 
   Args:
     experiment: The run.
-    output_dir: Existing directory for the run's files.
+    session: This launch of it.
   """
   program = lp.Program('cleanba_acme')
   num_actors = experiment.num_actors
@@ -127,10 +129,11 @@ def make_program(
         lambda: replay.make_tables(num_actors, *item_specs)))
   with program.group(LEARNER):
     program.add_node(lp.PyClassNode(
-        LearnerNode, experiment, server, output_dir))
+        LearnerNode, experiment, session, server))
   with program.group(ACTOR):
     for i in range(num_actors):
-      program.add_node(lp.PyClassNode(ActorNode, experiment, i, server))
+      program.add_node(lp.PyClassNode(
+          ActorNode, experiment, session, i, server))
   return program
 
 

@@ -1,18 +1,28 @@
 """Launches an experiment, as threads or as processes, and sees it through."""
 
 import contextlib
+import json
 import logging
 import os
 import sys
+from typing import Any, Dict, Mapping, Optional
 
+from cleanba_acme import checkpoint
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme.launchers import display
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import learner as learner_lib
 from cleanba_acme.launchers import plot
 from cleanba_acme.launchers import threads
 
 LAUNCHES = ('threads', 'processes')
 CHANNELS = ('memory', 'reverb')
+
+# Fields of an experiment that JSON can hold, and that its numbers depend on.
+_SIZES = ('seed', 'num_envs', 'unroll_length', 'total_steps', 'policy_lag',
+          'checkpoint_every')
+# What `config.json` records beside the settings.
+_RECORD = 'record'
 
 
 def run(
@@ -20,24 +30,34 @@ def run(
     output_dir: str,
     launch: str = 'threads',
     channel: str = 'memory',
+    *,
+    settings: Optional[Mapping[str, Any]] = None,
+    record: Optional[Mapping[str, Any]] = None,
+    keep_checkpoints: int = 3,
 ) -> int:
   """Runs an experiment to its end and reports on the terminal.
 
-  Leaves `progress.csv`, `ledger.csv`, `tensorboard/`, `returns.png` and, of
-  processes, `logs/` in `output_dir`.
+  Leaves `config.json`, `progress.csv`, `ledger.csv`, `checkpoints/`,
+  `tensorboard/`, `returns.png` and, of processes, `logs/` in `output_dir`. A
+  directory that holds an interrupted run of the same experiment is gone on
+  with, from its latest checkpoint, to the same numbers.
 
   Args:
     experiment: The run.
     output_dir: Where its files go; made if it doesn't exist.
     launch: One of `LAUNCHES`.
     channel: One of `CHANNELS`; only threads have a choice.
+    settings: More that the run's numbers depend on, such as the agent's config;
+      a run is only resumed with the same. JSON values.
+    record: What is written down, but may differ in a run that is resumed.
+    keep_checkpoints: How many of the latest checkpoints to keep.
 
   Returns:
     The exit status, one of `exits`; anything but 0 was explained on stderr.
 
   Raises:
-    ValueError: The launch or the channel is unknown, or the directory already
-      holds a run.
+    ValueError: An argument is not allowed, the directory holds a run with other
+      settings, or none of its checkpoints can be read.
   """
   if launch not in LAUNCHES:
     raise ValueError(
@@ -45,25 +65,33 @@ def run(
   if channel not in CHANNELS:
     raise ValueError(
         f'channel={channel!r}: must be one of {", ".join(CHANNELS)}')
-  progress_path = os.path.join(output_dir, 'progress.csv')
-  if os.path.exists(progress_path):
-    raise ValueError(f'output_dir={output_dir!r}: already holds a run')
-  os.makedirs(output_dir, exist_ok=True)
+  if keep_checkpoints < 1:
+    raise ValueError(f'keep_checkpoints={keep_checkpoints}: must be at least 1')
   # Which accelerators there are not is news to nobody.
   logging.getLogger('jax._src.xla_bridge').setLevel(logging.WARNING)
+  os.makedirs(output_dir, exist_ok=True)
+  _write_config(
+      os.path.join(output_dir, 'config.json'),
+      {**{name: getattr(experiment, name) for name in _SIZES},
+       **(settings or {})},
+      record or {})
+  session = _find_session(experiment, output_dir, keep_checkpoints)
 
-  try:
-    with display.Display(progress_path, experiment.num_rounds, sys.stdout):
-      if launch == 'threads':
-        threads.run(experiment, output_dir, channel)
-      else:
-        _run_processes(experiment, output_dir)
-  except KeyboardInterrupt:
-    print('Interrupted.', file=sys.stderr, flush=True)
-    return exits.INTERRUPTED
-  except exits.NodeFailed as failure:
-    print(f'\n{failure}: {failure.report}', file=sys.stderr, flush=True)
-    return exits.NODE_FAILED
+  progress_path = os.path.join(output_dir, 'progress.csv')
+  if session.first_round < experiment.num_rounds:
+    try:
+      with display.Display(progress_path, experiment.num_rounds, sys.stdout):
+        if launch == 'threads':
+          threads.run(experiment, session, channel)
+        else:
+          _run_processes(experiment, session)
+    except KeyboardInterrupt:
+      print('Interrupted; the same command goes on from the last checkpoint.',
+            file=sys.stderr, flush=True)
+      return exits.INTERRUPTED
+    except exits.NodeFailed as failure:
+      print(f'\n{failure}: {failure.report}', file=sys.stderr, flush=True)
+      return exits.NODE_FAILED
 
   image_path = os.path.join(output_dir, 'returns.png')
   if plot.plot_returns(progress_path, image_path):
@@ -73,17 +101,89 @@ def run(
   return exits.DONE
 
 
+def _find_session(
+    experiment: experiment_lib.Experiment,
+    output_dir: str,
+    keep_checkpoints: int,
+) -> learner_lib.Session:
+  """Finds the round to begin with."""
+  session = learner_lib.Session(
+      output_dir, keep_checkpoints=keep_checkpoints)
+  checkpoints = learner_lib.make_checkpointer(session)
+  try:
+    update, problems = checkpoints.find_latest(experiment.checkpoint_spec())
+  except checkpoint.DamagedError as error:
+    raise ValueError(f'output_dir={output_dir!r}: {error}') from error
+  finally:
+    checkpoints.close()
+  for problem in problems:
+    print(f'Warning: {problem}; going back to the one before.',
+          file=sys.stderr, flush=True)
+  if update is None:
+    return session
+  if update == experiment.num_rounds:
+    print(f'All {update} updates are done already.', flush=True)
+  else:
+    print(f'Going on from the checkpoint after update {update}.', flush=True)
+  return session._replace(first_round=update)
+
+
+def _write_config(
+    path: str,
+    settings: Dict[str, Any],
+    record: Mapping[str, Any],
+) -> None:
+  """Writes `config.json`, or compares with the one that is there.
+
+  Raises:
+    ValueError: A setting differs.
+  """
+  settings = json.loads(json.dumps(settings))  # Tuples become lists.
+  try:
+    with open(path, encoding='utf-8') as file:
+      before = json.load(file)
+  except FileNotFoundError:
+    before = None
+  except ValueError as error:
+    raise ValueError(f'{path} is no JSON: {error}') from error
+  if before is not None:
+    before.pop(_RECORD, None)
+    differences = _find_differences(before, settings)
+    if differences:
+      raise ValueError(
+          f'output_dir={os.path.dirname(path)!r}: holds a run with other '
+          'settings:' + ''.join(f'\n  {line}' for line in differences))
+  temporary = f'{path}.tmp'
+  with open(temporary, 'w', encoding='utf-8') as file:
+    json.dump({**settings, _RECORD: record}, file, indent=2)
+    file.write('\n')
+  os.replace(temporary, path)
+
+
+def _find_differences(before: Any, now: Any, prefix: str = '') -> list:
+  """Lists the fields that differ, nested ones by their path."""
+  if not isinstance(before, dict) or not isinstance(now, dict):
+    return [] if before == now else [
+        f'{prefix}: {json.dumps(before)} there, {json.dumps(now)} here']
+  return [
+      line
+      for key in sorted({*before, *now})
+      for line in _find_differences(
+          before.get(key), now.get(key), f'{prefix}.{key}' if prefix else key)]
+
+
 def _run_processes(
-    experiment: experiment_lib.Experiment, output_dir: str) -> None:
+    experiment: experiment_lib.Experiment, session: learner_lib.Session
+) -> None:
   # Launchpad and Reverb are an extra, and slow to import.
   from cleanba_acme.launchers import program  # pylint: disable=g-import-not-at-top
   from cleanba_acme.launchers import supervisor  # pylint: disable=g-import-not-at-top
   # Launchpad's nodes print where they are; that is of no use here.
   with contextlib.redirect_stdout(sys.stderr):
     nodes = supervisor.Supervisor(
-        program.make_program(experiment, output_dir),
+        program.make_program(experiment, session),
         program.make_resources(),
-        os.path.join(output_dir, 'logs'))
+        os.path.join(session.output_dir, 'logs'))
   try:
     nodes.wait_for([
         f'{program.LEARNER}/0',

@@ -8,22 +8,22 @@ from typing import Callable, List, Tuple
 
 from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
-from cleanba_acme import loggers
 from cleanba_acme import workers
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import learner as learner_lib
 import jax
 
 
 def run(
     experiment: experiment_lib.Experiment,
-    output_dir: str,
+    session: learner_lib.Session,
     channel: str = 'memory',
 ) -> None:
   """Runs all rounds.
 
   Args:
     experiment: The run.
-    output_dir: Existing directory for the run's files.
+    session: This launch of it.
     channel: 'memory', or 'reverb' for the tables that processes use.
 
   Raises:
@@ -37,18 +37,16 @@ def run(
   # One jitted function for all actors: it is compiled once.
   core = core._replace(select_action=jax.jit(core.select_action))
   named_workers = [
-      ('learner', workers.Learner(
-          experiment,
-          experiment.make_learner_core(),
+      ('learner', learner_lib.make_learner(
+          experiment, session,
           rollouts=[reader for _, reader in rollout_ends],
-          parameters=channels.Broadcast([w for w, _ in parameter_ends]),
-          progress=loggers.make_progress_logger(output_dir),
-          ledger=loggers.make_ledger_logger(output_dir)))]
+          parameters=channels.Broadcast([w for w, _ in parameter_ends])))]
   for i in range(experiment.num_actors):
     named_workers.append((f'actor/{i}', workers.Actor(
         experiment, i, core,
         parameters=parameter_ends[i][1],
-        rollouts=rollout_ends[i][0])))
+        rollouts=rollout_ends[i][0],
+        first_round=session.first_round)))
 
   ended = queue.Queue()
 

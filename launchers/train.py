@@ -10,7 +10,6 @@ import datetime
 import functools
 import importlib
 import importlib.metadata
-import json
 import os
 import platform
 import shlex
@@ -20,6 +19,7 @@ from typing import Any, Dict, Sequence
 
 from absl import app
 from absl import flags
+from cleanba_acme.agents.impala import config as impala_config
 from cleanba_acme.agents.ppo import config as ppo_config
 from cleanba_acme.launchers import exits
 from cleanba_acme.networks import config as network_config
@@ -48,6 +48,10 @@ _AGENTS = {
     'ppo': _Agent(
         ppo_config.PPOConfig, 'cleanba_acme.agents.ppo.builder:PPOBuilder',
         unroll_length=128, policy_lag=0),
+    'impala': _Agent(
+        impala_config.IMPALAConfig,
+        'cleanba_acme.agents.impala.builder:IMPALABuilder',
+        unroll_length=20, policy_lag=1),
 }
 
 
@@ -112,10 +116,17 @@ _XLA_THREADS = flags.DEFINE_integer(
     'Threads of XLA\'s pool in every process. Part of the experiment: it '
     'changes the bits of convolutions. Default: the environment variable '
     'NPROC, or 1.')
+_CHECKPOINT_EVERY = flags.DEFINE_integer(
+    'checkpoint_every', 100,
+    'Updates between checkpoints. All environments restart at each, because '
+    'they can\'t be saved, so it is part of the experiment.')
+_KEEP_CHECKPOINTS = flags.DEFINE_integer(
+    'keep_checkpoints', 3, 'How many of the latest checkpoints to keep.',
+    lower_bound=1)
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None,
-    'Where the run leaves its files. Default: '
-    'results/<env>-<agent>-<seed>-<time>.')
+    'Where the run leaves its files; an interrupted run that is there is gone '
+    'on with. Default: results/<env>-<agent>-<seed>-<time>.')
 _CONFIG = ff.DEFINE_dict(
     'config', **_make_items(
         {name: agent.config for name, agent in _AGENTS.items()}))
@@ -174,6 +185,7 @@ def _train() -> int:
       'unroll_length': _default(_UNROLL_LENGTH.value, agent.unroll_length),
       'total_steps': _TOTAL_STEPS.value,
       'policy_lag': _default(_POLICY_LAG.value, agent.policy_lag),
+      'checkpoint_every': _CHECKPOINT_EVERY.value,
   }
   try:
     experiment = experiment_lib.Experiment(
@@ -190,23 +202,26 @@ def _train() -> int:
           str(_SEED.value),
           datetime.datetime.now().strftime('%Y%m%d-%H%M%S')]))
   _check_output_dir(output_dir)
-  _write_json(os.path.join(output_dir, 'config.json'), {
-      'agent': _AGENT.value,
-      'env': _ENV.value,
-      'env_options': env_options,
-      **sizes,
-      'xla_threads': xla_threads,
-      'config': dataclasses.asdict(config),
-      'network': dataclasses.asdict(network),
-      'launch': _LAUNCH.value,
-      'channel': _CHANNEL.value,
-      'command': shlex.join(
-          ['python', '-m', 'cleanba_acme.launchers.train', *sys.argv[1:]]),
-      'versions': _versions(),
-  })
   print(f'Output: {output_dir}', flush=True)
   return run.run(
-      experiment, output_dir, _LAUNCH.value, _CHANNEL.value or 'memory')
+      experiment, output_dir, _LAUNCH.value, _CHANNEL.value or 'memory',
+      settings={
+          'agent': _AGENT.value,
+          'env': _ENV.value,
+          'env_options': env_options,
+          'xla_threads': xla_threads,
+          'config': dataclasses.asdict(config),
+          'network': dataclasses.asdict(network),
+      },
+      record={
+          'num_actors': _NUM_ACTORS.value,
+          'launch': _LAUNCH.value,
+          'channel': _CHANNEL.value,
+          'command': shlex.join(
+              ['python', '-m', 'cleanba_acme.launchers.train', *sys.argv[1:]]),
+          'versions': _versions(),
+      },
+      keep_checkpoints=_KEEP_CHECKPOINTS.value)
 
 
 def _default(value: Any, default: Any) -> Any:
@@ -268,16 +283,6 @@ def _check_output_dir(path: str) -> None:
     raise ValueError(
         f'--output_dir={path}: must be a directory that can be written to '
         f'({error})') from error
-  if os.path.exists(os.path.join(path, 'ledger.csv')):
-    raise ValueError(
-        f'--output_dir={path}: must not hold a run already (it has a '
-        'ledger.csv)')
-
-
-def _write_json(path: str, value: Dict[str, Any]) -> None:
-  with open(path, 'w', encoding='utf-8') as file:
-    json.dump(value, file, indent=2)
-    file.write('\n')
 
 
 def _versions() -> Dict[str, str]:

@@ -1,10 +1,11 @@
 """Builds PPO from the components."""
 
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 from cleanba_acme import actor_core
 from cleanba_acme import builder
 from cleanba_acme import learner_core
+from cleanba_acme import reward_scaling
 from cleanba_acme import types
 from cleanba_acme.agents.ppo import config as config_lib
 from cleanba_acme.losses import masking
@@ -50,15 +51,18 @@ class PPOBuilder:
       self,
       config: config_lib.PPOConfig,
       loss: Callable[..., tuple] = ppo.ppo_loss,
+      fused: Optional[bool] = None,
   ):
     """Makes the builder.
 
     Args:
       config: The settings.
       loss: Called as `losses.ppo.ppo_loss` is.
+      fused: See `learner_core.make_learner_core`.
     """
     self._config = config
     self._loss = loss
+    self._fused = fused
 
   def make_actor_core(
       self,
@@ -98,10 +102,7 @@ class PPOBuilder:
           lambda x: x.reshape((-1,) + x.shape[2:])[indices][None], samples))
 
     def select_environments(samples: Samples, indices: types.Array) -> Samples:
-      columns = jax.tree.map(
-          lambda x: x[:, indices], samples._replace(core_state=()))
-      return normalize(columns._replace(core_state=jax.tree.map(
-          lambda x: x[indices], samples.core_state)))
+      return normalize(learner_core.select_environments(samples, indices))
 
     def normalize(minibatch: Samples) -> Samples:
       mask, advantage = minibatch.weight, minibatch.advantage
@@ -128,9 +129,9 @@ class PPOBuilder:
     is_recurrent = bool(jax.tree.leaves(
         jax.eval_shape(lambda: networks.initial_state(1))))
     num_steps = sizes.unroll_length * sizes.num_envs
-    return learner_core.make_learner_core(
+    core = learner_core.make_learner_core(
         networks,
-        optimizer=self._make_optimizer(sizes.num_updates),
+        optimizer=make_optimizer(config, sizes.num_updates),
         prepare=prepare,
         select=select_environments if is_recurrent else select_steps,
         loss=loss,
@@ -138,15 +139,28 @@ class PPOBuilder:
             num_samples=sizes.num_envs if is_recurrent else num_steps,
             num_epochs=config.num_epochs,
             num_minibatches=config.num_minibatches,
-            shuffle=True))
+            shuffle=True),
+        fused=self._fused)
+    if config.scale_rewards:
+      core = reward_scaling.scale_rewards(
+          core, config.discount, sizes.num_envs)
+    return core
 
-  def _make_optimizer(self, num_updates: int) -> optax.GradientTransformation:
-    config = self._config
-    learning_rate = config.learning_rate
-    if config.anneal_learning_rate:
-      learning_rate = learner_core.annealed_learning_rate(
-          learning_rate, num_updates,
-          steps_per_update=config.num_epochs * config.num_minibatches)
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_gradient_norm),
-        optax.adam(learning_rate, eps=config.adam_epsilon))
+
+def make_optimizer(
+    config: config_lib.PPOConfig, num_updates: int
+) -> optax.GradientTransformation:
+  """Makes Adam behind a clip of the gradient's norm.
+
+  Args:
+    config: The settings.
+    num_updates: Updates of the whole run.
+  """
+  learning_rate = config.learning_rate
+  if config.anneal_learning_rate:
+    learning_rate = learner_core.annealed_learning_rate(
+        learning_rate, num_updates,
+        steps_per_update=config.num_epochs * config.num_minibatches)
+  return optax.chain(
+      optax.clip_by_global_norm(config.max_gradient_norm),
+      optax.adam(learning_rate, eps=config.adam_epsilon))

@@ -54,9 +54,9 @@ def vtrace(
   discount_t = gamma * discount[1:]
   lambda_t = lambda_ * masking.unbroken_traces(step_type)
   mask = masking.valid_steps(step_type)
-  # A dummy step's action is arbitrary: its ratio may overflow, and zero times
-  # infinity is no zero.
-  rho_tm1 = jax.lax.stop_gradient(jnp.exp(jnp.where(mask > 0, log_rho, 0.)))
+  # A dummy step's action is arbitrary and its ratio may overflow. Truncation
+  # makes that harmless, but not for gradients: zero times infinity is no zero.
+  rho_tm1 = jnp.exp(jax.lax.stop_gradient(log_rho))
   estimates = jax.vmap(
       rlax.vtrace_td_error_and_advantage, in_axes=1, out_axes=1)(
           v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_t)

@@ -33,12 +33,18 @@ class ActorCritic(NamedTuple):
       anew) and the core's state before row 0 to the policy (a distribution of
       batch shape `[T, B]`), values `[T, B]` and the core's state after row
       `T - 1`.
+    observe: From parameters and the observations of a round, a tree of
+      `[M, ...]`, to parameters whose running statistics have seen them. The
+      learner calls it once per round, after the gradient steps. Most networks
+      keep no statistics and return the parameters as they are.
   """
   init: Callable[[types.PRNGKey], types.Params]
   initial_state: Callable[[int], types.ArrayTree]
   apply: Callable[
       [types.Params, types.ArrayTree, types.Array, types.ArrayTree],
       Tuple[distrax.Distribution, jax.Array, types.ArrayTree]]
+  observe: Callable[[types.Params, types.ArrayTree], types.Params] = (
+      lambda params, observation: params)
 
 
 def make_actor_critic(
@@ -46,6 +52,8 @@ def make_actor_critic(
     torso: Callable[[], Callable[[types.ArrayTree], jax.Array]],
     core: Optional[Callable[[], hk.RNNCore]] = None,
     policy_head: Optional[heads.PolicyHead] = None,
+    value_torso: Optional[
+        Callable[[], Callable[[types.ArrayTree], jax.Array]]] = None,
 ) -> ActorCritic:
   """Composes a torso, a core and heads.
 
@@ -64,13 +72,19 @@ def make_actor_critic(
       not hold parameters.
     policy_head: From features to a distribution over the actions; by default
       the one `heads.make_policy_head` chooses.
+    value_torso: Makes a torso that only the value function uses, so that its
+      gradients, often far larger, don't shape the policy's features. By default
+      both share one torso.
 
   Returns:
     The `ActorCritic`.
 
   Raises:
-    ValueError: if the spec's observations or actions are not supported.
+    ValueError: if the spec's observations or actions are not supported, or a
+      network with memory is to have two torsos.
   """
+  if core is not None and value_torso is not None:
+    raise ValueError('A network with a core shares one torso.')
   observations.check_specs(spec.observations)
   if policy_head is None:
     policy_head = heads.make_policy_head(spec.actions)
@@ -85,13 +99,19 @@ def make_actor_critic(
     # have gradients that are 20 times slower on CPU.
     observation = jax.tree.map(
         lambda x: x.reshape((-1,) + x.shape[2:]), observation)
-    features = torso()(observations.preprocess(spec.observations, observation))
-    chex.assert_shape(features, (is_first.size, None))
-    features = features.reshape(is_first.shape + (-1,))  # [T, B, F]
+    observation = observations.preprocess(spec.observations, observation)
+
+    def extract(make_torso):
+      features = make_torso()(observation)
+      chex.assert_shape(features, (is_first.size, None))
+      return features.reshape(is_first.shape + (-1,))  # [T, B, F]
+
+    features = extract(torso)
     if core is not None:
       features, core_state = cores.unroll(
           core(), features, is_first, core_state)
-    return policy_head(features), heads.value_head(features), core_state
+    value_features = features if value_torso is None else extract(value_torso)
+    return policy_head(features), heads.value_head(value_features), core_state
 
   @hk.without_apply_rng
   @hk.transform

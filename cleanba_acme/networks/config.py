@@ -2,15 +2,13 @@
 """
 
 import dataclasses
-from typing import Optional, Sequence, Tuple
+from typing import Optional, Tuple
+
+from cleanba_acme import fields
 
 TORSOS = ('auto', 'mlp', 'nature', 'resnet', 'conv')
 CORES = ('none', 'lstm', 'gru')
 CONTINUOUS_POLICIES = ('tanh', 'clipped')
-
-
-def _field(default, help_text: str):
-  return dataclasses.field(default=default, metadata={'help': help_text})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,42 +18,49 @@ class NetworkConfig:
   Every field's help is in its metadata, where the flags find it too. `None`
   leaves a choice to the torso.
   """
-  torso: str = _field(
+  torso: str = fields.field(
       'auto',
       'From observation to features: mlp (tanh layers), nature (the CNN of '
       'DQN), resnet (of IMPALA), conv (a small CNN for small images and '
-      'boards), or auto: resnet for uint8 images, otherwise mlp.')
-  channels: Optional[Tuple[int, ...]] = _field(
+      'boards), or auto: resnet for uint8 images, otherwise mlp.',
+      choices=TORSOS)
+  channels: Optional[Tuple[int, ...]] = fields.field(
       None,
       'Channels of the convolutions, one number per layer (nature: exactly 3) '
       'or per residual stage (resnet; none makes it a plain ReLU MLP).')
-  kernels: Optional[Tuple[int, ...]] = _field(
+  kernels: Optional[Tuple[int, ...]] = fields.field(
       None, 'Kernel sizes of the conv torso, one per layer; 3 each by default.')
-  strides: Optional[Tuple[int, ...]] = _field(
+  strides: Optional[Tuple[int, ...]] = fields.field(
       None, 'Strides of the conv torso, one per layer; 2 each by default.')
-  hiddens: Optional[Tuple[int, ...]] = _field(
+  hiddens: Optional[Tuple[int, ...]] = fields.field(
       None,
       'Sizes of the fully connected layers that end the torso; by default '
       '64,64 for mlp, 512 for nature, 256 for resnet and conv.')
-  core: str = _field(
-      'none', 'Memory between torso and heads: none, lstm or gru.')
-  core_size: int = _field(
-      256, 'Units of the core; unused without one.')
-  continuous_policy: str = _field(
+  core: str = fields.field(
+      'none', 'Memory between torso and heads: none, lstm or gru.',
+      choices=CORES)
+  core_size: int = fields.field(
+      256, 'Units of the core; unused without one.', low=1)
+  continuous_policy: str = fields.field(
       'tanh',
       'Policy over continuous actions: tanh (a Gaussian squashed to the '
       'bounds) or clipped (a Gaussian whose samples are clipped to the bounds '
-      'on their way to the environment). Unused for discrete actions.')
-  initial_log_std: float = _field(
+      'on their way to the environment). Unused for discrete actions.',
+      choices=CONTINUOUS_POLICIES)
+  initial_log_std: float = fields.field(
       0.,
       'Initial logarithm of the standard deviation of continuous policies, in '
-      'units of half the distance between the bounds.')
+      'units of half the distance between the bounds.', low=-20, high=2)
+  separate_value_torso: Optional[bool] = fields.field(
+      None,
+      'Give the value function a torso of its own, which a core excludes; by '
+      'default only mlp does.')
+  normalize_observations: bool = fields.field(
+      False,
+      'Shift and scale float observations by their running mean and deviation.')
 
   def __post_init__(self):
-    _check_choice('torso', self.torso, TORSOS)
-    _check_choice('core', self.core, CORES)
-    _check_choice(
-        'continuous_policy', self.continuous_policy, CONTINUOUS_POLICIES)
+    fields.check(self)
     for name in ('channels', 'kernels', 'strides', 'hiddens'):
       sizes = getattr(self, name)
       if sizes is None:
@@ -64,11 +69,9 @@ class NetworkConfig:
       object.__setattr__(self, name, tuple(sizes))
       for size in sizes:
         _check_positive_integer(name, size)
-    _check_positive_integer('core_size', self.core_size)
-    if not -20 <= self.initial_log_std <= 2:
+    if self.separate_value_torso and self.core != 'none':
       raise ValueError(
-          f'initial_log_std={self.initial_log_std!r}: must lie within '
-          '[-20, 2].')
+          f'separate_value_torso=True: core={self.core!r} needs one torso.')
     self._check_layers()
 
   def _check_layers(self):
@@ -92,12 +95,6 @@ class NetworkConfig:
         raise ValueError(
             f'{name}={sizes!r}: must have one number per layer, like '
             f'channels={self.channels!r}.')
-
-
-def _check_choice(name: str, value: str, allowed: Sequence[str]):
-  if value not in allowed:
-    raise ValueError(
-        f'{name}={value!r}: must be one of {", ".join(allowed)}.')
 
 
 def _check_positive_integer(name: str, value: int):

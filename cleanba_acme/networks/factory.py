@@ -7,6 +7,7 @@ from cleanba_acme import types
 from cleanba_acme.networks import base
 from cleanba_acme.networks import config as config_lib
 from cleanba_acme.networks import heads
+from cleanba_acme.networks import normalization
 from cleanba_acme.networks import torsos
 import haiku as hk
 import jax
@@ -29,25 +30,42 @@ def make_networks(
   Raises:
     ValueError: if there is no network for the spec.
   """
-  return base.make_actor_critic(
+  name = _choose_torso(spec.observations, config)
+  torso = _make_torso_factory(name, config)
+  separate = config.separate_value_torso
+  if separate is None:
+    separate = name == 'mlp' and config.core == 'none'
+  networks = base.make_actor_critic(
       spec,
-      torso=_make_torso_factory(spec.observations, config),
+      torso=torso,
       core=_make_core_factory(config),
       policy_head=heads.make_policy_head(
-          spec.actions, config.continuous_policy, config.initial_log_std))
+          spec.actions, config.continuous_policy, config.initial_log_std),
+      value_torso=torso if separate else None)
+  if config.normalize_observations:
+    networks = normalization.normalize_observations(
+        networks, spec.observations)
+  return networks
+
+
+def _choose_torso(
+    observation_specs: types.ArrayTree,
+    config: config_lib.NetworkConfig,
+) -> str:
+  """Returns the name of the torso, in place of 'auto' too."""
+  if config.torso != 'auto':
+    return config.torso
+  has_pixels = any(
+      leaf.dtype == np.uint8 and len(leaf.shape) == 3
+      for leaf in jax.tree.leaves(observation_specs))
+  return 'resnet' if has_pixels else 'mlp'
 
 
 def _make_torso_factory(
-    observation_specs: types.ArrayTree,
+    name: str,
     config: config_lib.NetworkConfig,
 ) -> Callable[[], hk.Module]:
   """Returns a function that makes the torso, inside `hk.transform`."""
-  name = config.torso
-  if name == 'auto':
-    leaves = jax.tree.leaves(observation_specs)
-    has_pixels = any(
-        leaf.dtype == np.uint8 and len(leaf.shape) == 3 for leaf in leaves)
-    name = 'resnet' if has_pixels else 'mlp'
   make_torso = {
       'mlp': torsos.MLP,
       'nature': torsos.NatureCNN,

@@ -1,0 +1,57 @@
+"""The learner and the files it writes, the same under every launcher."""
+
+import os
+from typing import NamedTuple, Sequence
+
+from cleanba_acme import channels
+from cleanba_acme import checkpoint
+from cleanba_acme import experiment as experiment_lib
+from cleanba_acme import loggers
+from cleanba_acme import workers
+
+
+class Session(NamedTuple):
+  """One launch of a run, which may have been launched before.
+
+  Attributes:
+    output_dir: The run's directory.
+    first_round: The round to begin with: 0, or that of a checkpoint.
+    keep_checkpoints: How many of the latest checkpoints to keep.
+  """
+  output_dir: str
+  first_round: int = 0
+  keep_checkpoints: int = 3
+
+
+def make_checkpointer(session: Session) -> checkpoint.Checkpointer:
+  """Makes the run's checkpointer."""
+  return checkpoint.Checkpointer(
+      os.path.join(session.output_dir, 'checkpoints'), session.keep_checkpoints)
+
+
+def make_learner(
+    experiment: experiment_lib.Experiment,
+    session: Session,
+    rollouts: Sequence[channels.Reader],
+    parameters: channels.Writer,
+) -> workers.Learner:
+  """Makes the learner.
+
+  Args:
+    experiment: The run.
+    session: This launch of it.
+    rollouts: The actors' channels, in actor order.
+    parameters: Goes to all actors.
+  """
+  return workers.Learner(
+      experiment,
+      experiment.make_learner_core(),
+      rollouts=rollouts,
+      parameters=parameters,
+      progress=loggers.make_progress_logger(
+          session.output_dir, session.first_round,
+          session.first_round * experiment.steps_per_round),
+      ledger=loggers.make_ledger_logger(
+          session.output_dir, session.first_round),
+      checkpoints=make_checkpointer(session),
+      first_round=session.first_round)
