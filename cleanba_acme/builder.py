@@ -34,5 +34,15 @@ class Builder(Protocol):
       self,
       networks: networks_lib.ActorCritic,
       sizes: RunSizes,
+      execution: learner_core.Execution,
   ) -> learner_core.LearnerCore:
-    """Makes the learning half; ValueError if the sizes don't fit the agent."""
+    """Makes the learning half.
+
+    Args:
+      networks: The networks to train.
+      sizes: Of the run.
+      execution: How the machine is to compute an update.
+
+    Raises:
+      ValueError: The sizes don't fit the agent or the execution.
+    """

@@ -4,6 +4,7 @@ A network of workers that only talk through such channels, with blocking reads,
 computes the same result under any timing (Kahn 1974, "The semantics of a simple
 language for parallel programming"). That is the whole mechanism behind
 reproducible runs; nothing here looks at a clock to decide what data is used.
+(`LatestValue` and `ArrivalSampler` are the usual design, for comparison.)
 """
 
 import collections
@@ -151,6 +152,89 @@ class Broadcast:
       writer.put(item, timeout)
 
 
+class LatestValue:
+  """Hands over the newest item as often as asked for: no FIFO, no contract.
+
+  For the asynchronous handoff only, where what is read depends on timing.
+  """
+
+  def __init__(self, name: str, stop: threading.Event):
+    """Makes an empty one; arguments as for `MemoryChannel`."""
+    self._name = name
+    self._stop = stop
+    self._item = None
+    self._changed = threading.Condition()
+
+  def wait(self, timeout: Optional[float] = None) -> None:
+    """Blocks until there is an item, see `Reader`."""
+    with self._changed:
+      wait_until(
+          lambda seconds: self._changed.wait_for(
+              lambda: self._item is not None, timeout=seconds),
+          self._stop, timeout, f'an item in {self._name}')
+
+  def get(self, timeout: Optional[float] = None) -> Any:
+    """Returns the newest item, see `Reader`; it stays."""
+    self.wait(timeout)
+    return self._item
+
+  def put(self, item: Any, timeout: Optional[float] = None) -> None:
+    """Replaces the item; never blocks."""
+    del timeout
+    with self._changed:
+      self._item = item
+      self._changed.notify_all()
+
+
+class Sampler(Protocol):
+  """Takes the items of one round."""
+
+  @property
+  def waits(self) -> List[float]:
+    """Seconds from asking for the last round to seeing each of its items."""
+
+  def sample(
+      self,
+      round_index: int,
+      version: int,
+      timeout: Optional[float] = None,
+  ) -> List[types.RolloutItem]:
+    """Waits for a round's items and takes them, see `SizeGatedSampler`."""
+
+
+class ArrivalSampler:
+  """Takes the next items of one shared channel, whoever they are from.
+
+  This is the usual actor-learner design, kept as the contrast: which data and
+  which versions make up a round depends on timing.
+  """
+
+  def __init__(self, reader: Reader, num_items: int):
+    """Makes a sampler that takes `num_items` per round."""
+    self._reader = reader
+    self._waits = [0.0] * num_items
+
+  @property
+  def waits(self) -> List[float]:
+    """See `Sampler`."""
+    return list(self._waits)
+
+  def sample(
+      self,
+      round_index: int,
+      version: int,
+      timeout: Optional[float] = None,
+  ) -> List[types.RolloutItem]:
+    """Takes whatever comes next; round and version are not looked at."""
+    del round_index, version
+    begin = time.monotonic()
+    items = []
+    for i in range(len(self._waits)):
+      items.append(self._reader.get(timeout))
+      self._waits[i] = time.monotonic() - begin
+    return items
+
+
 class SizeGatedSampler:
   """Takes whole rounds: one item of every actor, in actor order.
 
@@ -162,6 +246,12 @@ class SizeGatedSampler:
   def __init__(self, readers: Sequence[Reader]):
     """Makes a sampler over the actors' channels, `readers[i]` of actor `i`."""
     self._readers = readers
+    self._waits = [0.0] * len(readers)
+
+  @property
+  def waits(self) -> List[float]:
+    """See `Sampler`."""
+    return list(self._waits)
 
   def sample(
       self,
@@ -184,8 +274,10 @@ class SizeGatedSampler:
       TimedOut: An actor's item did not come in time.
       Stopped: The program is stopping.
     """
-    for reader in self._readers:
+    begin = time.monotonic()
+    for i, reader in enumerate(self._readers):
       reader.wait(timeout)
+      self._waits[i] = time.monotonic() - begin
     items = [reader.get(timeout) for reader in self._readers]
     for actor, item in enumerate(items):
       expected = (actor, round_index, version)

@@ -16,6 +16,9 @@ import jax
 import numpy as np
 
 
+HANDOFFS = ('synchronous', 'asynchronous')
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
   """Defines a run: from these fields follow the bits of every update.
@@ -43,6 +46,10 @@ class Experiment:
     policy_lag: `L`; round `r` acts with version `max(0, r - L)`.
     checkpoint_every: Rounds between checkpoints. All environments restart at
       each, because they can't be saved, so it changes the run's numbers.
+    execution: How the learner's machine computes an update.
+    handoff: `synchronous`, or `asynchronous` for the usual design, whose
+      results depend on timing: actors take the latest version, the learner
+      whatever arrives.
   """
   builder: builder_lib.Builder
   network_factory: Callable[[specs.EnvironmentSpec], networks_lib.ActorCritic]
@@ -54,6 +61,8 @@ class Experiment:
   total_steps: int
   policy_lag: int
   checkpoint_every: int = 100
+  execution: learner_core.Execution = learner_core.Execution()
+  handoff: str = 'synchronous'
 
   def __post_init__(self):
     """Builds everything abstractly, so that a misfit shows up here.
@@ -73,6 +82,13 @@ class Experiment:
       raise ValueError(
           f'policy_lag={self.policy_lag}: must be 0 (synchronous) or 1 (act '
           'and learn at the same time)')
+    if self.handoff not in HANDOFFS:
+      raise ValueError(
+          f'handoff={self.handoff!r}: must be one of {", ".join(HANDOFFS)}')
+    if self.is_asynchronous and self.policy_lag:
+      raise ValueError(
+          f'policy_lag={self.policy_lag}: must be 0 with an asynchronous '
+          'handoff, where the lag is whatever it happens to be')
     if self.num_envs > seeding.MAX_NUM_ENVS:
       raise ValueError(
           f'num_envs={self.num_envs}: must be at most {seeding.MAX_NUM_ENVS}')
@@ -102,6 +118,11 @@ class Experiment:
     """Rounds, and so updates, of the whole run."""
     return self.total_steps // self.steps_per_round
 
+  @property
+  def is_asynchronous(self) -> bool:
+    """Whether the handoff is the usual one, without a contract."""
+    return self.handoff == 'asynchronous'
+
   def policy_version(self, round_index: int) -> int:
     """Returns the version that acts in a round: arithmetic, never "latest"."""
     return max(0, round_index - self.policy_lag)
@@ -121,7 +142,8 @@ class Experiment:
         builder_lib.RunSizes(
             unroll_length=self.unroll_length,
             num_envs=self.num_envs,
-            num_updates=self.num_rounds))
+            num_updates=self.num_rounds),
+        self.execution)
 
   def checkpoint_spec(
       self) -> Tuple[types.TrainingState, Tuple[types.Params, ...]]:
@@ -166,7 +188,10 @@ class Experiment:
         returns=jax.ShapeDtypeStruct((length, rows), np.float32),
         length=jax.ShapeDtypeStruct((length, rows), np.int32))
     return (
-        types.RolloutItem(scalar, scalar, scalar, rollout, episodes),
+        types.RolloutItem(
+            actor=scalar, round=scalar, version=scalar,
+            keys=jax.ShapeDtypeStruct((rows, 3), np.uint32),
+            rollout=rollout, episodes=episodes),
         types.ParametersItem(scalar, params))
 
   def _make_networks(self) -> networks_lib.ActorCritic:

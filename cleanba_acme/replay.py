@@ -164,9 +164,8 @@ def make_local_channels(
     rollout_spec: types.RolloutItem,
     parameters_spec: types.ParametersItem,
     stop: threading.Event,
-) -> Tuple[List[Tuple[ReverbWriter, ReverbReader]],
-           List[Tuple[ReverbWriter, ReverbReader]],
-           Callable[[], None]]:
+) -> Tuple[List[ReverbWriter], List[ReverbReader], ReverbWriter,
+           List[ReverbReader], Callable[[], None]]:
   """Makes a server in this process, and both ends of all its channels.
 
   Args:
@@ -176,25 +175,27 @@ def make_local_channels(
     stop: Set when the program stops.
 
   Returns:
-    (writer, reader) per actor for rollouts, likewise for parameters, and a
-    function that closes everything.
+    Per actor the writer and the reader of its rollouts, the writer of all
+    parameters, per actor their reader, and a function that closes everything.
   """
   server = reverb.Server(
       make_tables(num_actors, rollout_spec, parameters_spec))
   client = server.localhost_client()
-
-  def make_ends(table: str, spec: types.ArrayTree):
-    return (ReverbWriter(client, [table], stop),
-            ReverbReader(client, table, spec, stop))
-
-  rollouts = [make_ends(rollout_table(i), rollout_spec)
-              for i in range(num_actors)]
-  parameters = [make_ends(parameters_table(i), parameters_spec)
-                for i in range(num_actors)]
+  actors = range(num_actors)
+  rollout_writers = [
+      ReverbWriter(client, [rollout_table(i)], stop) for i in actors]
+  rollout_readers = [
+      ReverbReader(client, rollout_table(i), rollout_spec, stop)
+      for i in actors]
+  publisher = ReverbWriter(client, [parameters_table(i) for i in actors], stop)
+  parameter_readers = [
+      ReverbReader(client, parameters_table(i), parameters_spec, stop)
+      for i in actors]
 
   def close() -> None:
-    for writer, _ in rollouts + parameters:
+    for writer in [*rollout_writers, publisher]:
       writer.close()
     server.stop()
 
-  return rollouts, parameters, close
+  return (
+      rollout_writers, rollout_readers, publisher, parameter_readers, close)

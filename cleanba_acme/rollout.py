@@ -52,6 +52,13 @@ class Unroller:
     self._returns = np.zeros(environment.num_envs, np.float32)
     self._lengths = np.zeros(environment.num_envs, np.int32)
 
+  @property
+  def keys(self) -> np.ndarray:
+    """Key and step `[B, 3]` that the next rollout's first actions draw with."""
+    keys = np.asarray(self._state.keys)
+    step = np.full((len(keys), 1), self._state.step, keys.dtype)
+    return np.concatenate([keys, step], axis=1)
+
   def unroll(
       self, params: types.Params) -> Tuple[types.Rollout, types.Episodes]:
     """Acts for `T` steps with `params`.

@@ -66,12 +66,15 @@ class RolloutItem(NamedTuple):
     actor: int32 scalar array, index of the actor.
     round: int32 scalar array, counted from 0.
     version: int32 scalar array, the policy version that acted.
+    keys: `[B, 3]` uint32, per environment the key and the step that its action
+      in row 0 was drawn with; only the ledger reads them.
     rollout: The `Rollout`.
     episodes: The `Episodes` that ended in it.
   """
   actor: np.ndarray
   round: np.ndarray
   version: np.ndarray
+  keys: np.ndarray
   rollout: Rollout
   episodes: Episodes
 

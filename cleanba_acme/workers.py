@@ -6,8 +6,9 @@ same under every launcher; only the channels they are given differ.
 
 import collections
 import contextlib
+import itertools
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from cleanba_acme import actor_core as actor_core_lib
 from cleanba_acme import channels
@@ -66,18 +67,26 @@ class Actor:
     experiment = self._experiment
     version = params = None
     with contextlib.ExitStack() as stack:
-      for round_index in range(self._first_round, experiment.num_rounds):
+      for round_index in self._rounds():
         if experiment.is_boundary(round_index):
           stack.close()
           unroller = self._restart(round_index, stack)
-        due = experiment.policy_version(round_index)
-        if due != version:
-          version, params = due, self._get_parameters(due)
+        if experiment.is_asynchronous:
+          version, params = self._get_parameters()
+        elif version != experiment.policy_version(round_index):
+          version, params = self._get_parameters()
+          if version != experiment.policy_version(round_index):
+            raise channels.HandoffError(
+                f'actor {self._index} was given version {version} of the '
+                f'parameters in round {round_index}, expected '
+                f'{experiment.policy_version(round_index)}')
+        keys = unroller.keys
         rollout, episodes = unroller.unroll(params)
         self._rollouts.put(types.RolloutItem(
             actor=np.int32(self._index),
             round=np.int32(round_index),
             version=np.int32(version),
+            keys=keys,
             rollout=rollout,
             episodes=episodes))
 
@@ -100,13 +109,14 @@ class Actor:
         state._replace(step=jnp.int32(round_index * experiment.unroll_length)),
         experiment.unroll_length)
 
-  def _get_parameters(self, version: int) -> types.Params:
+  def _rounds(self) -> Iterable[int]:
+    if self._experiment.is_asynchronous:
+      return itertools.count(self._first_round)  # The learner says when to stop.
+    return range(self._first_round, self._experiment.num_rounds)
+
+  def _get_parameters(self) -> Tuple[int, types.Params]:
     item = self._parameters.get()
-    if int(item.version) != version:
-      raise channels.HandoffError(
-          f'actor {self._index} was given version {int(item.version)} of the '
-          f'parameters, expected {version}')
-    return jax.device_put(item.params)
+    return int(item.version), jax.device_put(item.params)
 
 
 class Learner:
@@ -116,7 +126,7 @@ class Learner:
       self,
       experiment: experiment_lib.Experiment,
       core: learner_core_lib.LearnerCore,
-      rollouts: Sequence[channels.Reader],
+      sampler: channels.Sampler,
       parameters: channels.Writer,
       progress: loggers.Logger,
       ledger: loggers.Logger,
@@ -128,7 +138,7 @@ class Learner:
     Args:
       experiment: The run.
       core: How to learn.
-      rollouts: The actors' channels, in actor order.
+      sampler: Takes the actors' items.
       parameters: Goes to all actors.
       progress: Takes what people watch.
       ledger: Takes what proves the contract.
@@ -137,7 +147,7 @@ class Learner:
     """
     self._experiment = experiment
     self._core = core
-    self._sampler = channels.SizeGatedSampler(rollouts)
+    self._sampler = sampler
     self._parameters = parameters
     self._progress = progress
     self._ledger = ledger
@@ -177,13 +187,13 @@ class Learner:
     begin_run = time.monotonic() - start.counters['seconds']
 
     for round_index in range(first_round, experiment.num_rounds):
-      version = experiment.policy_version(round_index)
       begin = time.monotonic()
-      items = self._sampler.sample(round_index, version)
+      items = self._sampler.sample(
+          round_index, experiment.policy_version(round_index))
       taken = time.monotonic()
       recent.append(params)
-      state, metrics = self._core.update(
-          state, rollout_lib.concatenate([item.rollout for item in items]))
+      batch = rollout_lib.concatenate([item.rollout for item in items])
+      state, metrics = self._core.update(state, batch)
       params = _copy_to_host(state.params)  # Waits for the update to end.
       updated = time.monotonic()
       self._publish(round_index + 1, params)
@@ -195,12 +205,16 @@ class Learner:
       self._episodes.add(items)
       self._ledger.write({
           'update': update,
-          'version': version,
+          'version': min(int(item.version) for item in items),
           'steps': steps,
           'fingerprint': fingerprint.fingerprint(params),
+          'keys': fingerprint.fingerprint(
+              np.concatenate([item.keys for item in items])),
+          'data': fingerprint.fingerprint(batch),
           'gate_wait_s': taken - begin,
           'update_s': updated - taken,
           'publish_s': published - updated,
+          **_actor_columns(items, self._sampler.waits),
       })
       self._progress.write({
           'update': update,
@@ -278,6 +292,18 @@ class _EpisodeStatistics:
         'returns': list(self._returns),
         'lengths': list(self._lengths),
     }
+
+
+def _actor_columns(
+    items: List[types.RolloutItem], waits: Sequence[float]
+) -> Dict[str, Any]:
+  """Returns the ledger's columns about each actor's item."""
+  columns = {}
+  for i, (item, wait) in enumerate(zip(items, waits)):
+    columns[f'version_{i}'] = int(item.version)
+    columns[f'data_{i}'] = fingerprint.fingerprint(item.rollout)
+    columns[f'wait_{i}_s'] = wait
+  return columns
 
 
 def _copy_to_host(params: types.Params) -> types.Params:

@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> None:
   os.environ['NPROC'] = str(_XLA_THREADS.value)
 
   from cleanba_acme import builder  # pylint: disable=g-import-not-at-top
+  from cleanba_acme import learner_core  # pylint: disable=g-import-not-at-top
   from cleanba_acme import types  # pylint: disable=g-import-not-at-top
   from cleanba_acme.agents.ppo import builder as ppo  # pylint: disable=g-import-not-at-top
   from cleanba_acme.agents.ppo import config  # pylint: disable=g-import-not-at-top
@@ -63,9 +64,9 @@ def main(argv: Sequence[str]) -> None:
     core = ppo.PPOBuilder(
         config.PPOConfig(
             num_epochs=_NUM_EPOCHS.value,
-            num_minibatches=_NUM_MINIBATCHES.value),
-        fused=fused).make_learner_core(
-            networks, builder.RunSizes(length, rows, num_updates=1000))
+            num_minibatches=_NUM_MINIBATCHES.value)).make_learner_core(
+                networks, builder.RunSizes(length, rows, num_updates=1000),
+                learner_core.Execution(fused=fused))
     key = jax.random.PRNGKey(0)
     # The first call compiles.
     state, _ = jax.block_until_ready(core.update(core.init(key, key), rollout))

@@ -1,7 +1,7 @@
 """The learner and the files it writes, the same under every launcher."""
 
 import os
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from cleanba_acme import channels
 from cleanba_acme import checkpoint
@@ -32,7 +32,7 @@ def make_checkpointer(session: Session) -> checkpoint.Checkpointer:
 def make_learner(
     experiment: experiment_lib.Experiment,
     session: Session,
-    rollouts: Sequence[channels.Reader],
+    sampler: channels.Sampler,
     parameters: channels.Writer,
 ) -> workers.Learner:
   """Makes the learner.
@@ -40,13 +40,13 @@ def make_learner(
   Args:
     experiment: The run.
     session: This launch of it.
-    rollouts: The actors' channels, in actor order.
+    sampler: Takes the actors' items.
     parameters: Goes to all actors.
   """
   return workers.Learner(
       experiment,
       experiment.make_learner_core(),
-      rollouts=rollouts,
+      sampler=sampler,
       parameters=parameters,
       progress=loggers.make_progress_logger(
           session.output_dir, session.first_round,

@@ -98,10 +98,10 @@ class LearnerNode:
         self._client, [replay.parameters_table(i) for i in actors], stop)
     learner = learner_lib.make_learner(
         self._experiment, self._session,
-        rollouts=[
+        channels.SizeGatedSampler([
             replay.ReverbReader(
                 self._client, replay.rollout_table(i), rollout_spec, stop)
-            for i in actors],
+            for i in actors]),
         parameters=parameters)
     try:
       learner.run()

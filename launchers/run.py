@@ -19,8 +19,8 @@ LAUNCHES = ('threads', 'processes')
 CHANNELS = ('memory', 'reverb')
 
 # Fields of an experiment that JSON can hold, and that its numbers depend on.
-_SIZES = ('seed', 'num_envs', 'unroll_length', 'total_steps', 'policy_lag',
-          'checkpoint_every')
+_SIZES = ('seed', 'num_actors', 'num_envs', 'unroll_length', 'total_steps',
+          'policy_lag', 'checkpoint_every', 'handoff')
 # What `config.json` records beside the settings.
 _RECORD = 'record'
 
@@ -65,6 +65,10 @@ def run(
   if channel not in CHANNELS:
     raise ValueError(
         f'channel={channel!r}: must be one of {", ".join(CHANNELS)}')
+  if experiment.is_asynchronous and (launch, channel) != ('threads', 'memory'):
+    raise ValueError(
+        f'handoff={experiment.handoff!r}: needs launch=threads and '
+        'channel=memory')
   if keep_checkpoints < 1:
     raise ValueError(f'keep_checkpoints={keep_checkpoints}: must be at least 1')
   # Which accelerators there are not is news to nobody.

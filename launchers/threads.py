@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 import traceback
-from typing import Callable, List, Tuple
+from typing import Callable, NamedTuple, Sequence
 
 from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
@@ -12,6 +12,8 @@ from cleanba_acme import workers
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import learner as learner_lib
 import jax
+
+_LEARNER = 'learner'
 
 
 def run(
@@ -24,29 +26,24 @@ def run(
   Args:
     experiment: The run.
     session: This launch of it.
-    channel: 'memory', or 'reverb' for the tables that processes use.
+    channel: 'memory', or 'reverb' for the tables that processes use. An
+      asynchronous handoff is always in memory.
 
   Raises:
     exits.NodeFailed: A worker raised; the others have stopped, or are daemon
       threads that won't outlive the process.
   """
   stop = threading.Event()
-  rollout_ends, parameter_ends, close = _make_channels(
-      channel, experiment, stop)
+  ends = _make_ends(channel, experiment, stop)
   core = experiment.make_actor_core()
   # One jitted function for all actors: it is compiled once.
   core = core._replace(select_action=jax.jit(core.select_action))
-  named_workers = [
-      ('learner', learner_lib.make_learner(
-          experiment, session,
-          rollouts=[reader for _, reader in rollout_ends],
-          parameters=channels.Broadcast([w for w, _ in parameter_ends])))]
+  named_workers = {_LEARNER: learner_lib.make_learner(
+      experiment, session, ends.sampler, ends.publisher)}
   for i in range(experiment.num_actors):
-    named_workers.append((f'actor/{i}', workers.Actor(
-        experiment, i, core,
-        parameters=parameter_ends[i][1],
-        rollouts=rollout_ends[i][0],
-        first_round=session.first_round)))
+    named_workers[f'actor/{i}'] = workers.Actor(
+        experiment, i, core, ends.parameters[i], ends.rollouts[i],
+        session.first_round)
 
   ended = queue.Queue()
 
@@ -62,11 +59,12 @@ def run(
 
   threads = [
       threading.Thread(target=run_worker, args=pair, name=pair[0], daemon=True)
-      for pair in named_workers]
+      for pair in named_workers.items()]
   for thread in threads:
     thread.start()
   try:
-    for _ in threads:
+    name = None
+    while name != _LEARNER:
       name, report = ended.get()
       if report is not None:
         raise exits.NodeFailed(name, report)
@@ -75,25 +73,57 @@ def run(
     deadline = time.monotonic() + exits.GRACE_S
     for thread in threads:
       thread.join(max(0.0, deadline - time.monotonic()))
-    close()
+    ends.close()
+  while not ended.empty():  # An actor may still fail on its way out.
+    name, report = ended.get()
+    if report is not None:
+      raise exits.NodeFailed(name, report)
 
 
-Ends = List[Tuple[channels.Writer, channels.Reader]]
+class _Ends(NamedTuple):
+  """All ends of all channels.
+
+  Attributes:
+    rollouts: Each actor's end for its rollouts.
+    sampler: The learner's end of them.
+    publisher: The learner's end for the parameters.
+    parameters: Each actor's end of them.
+    close: Frees everything.
+  """
+  rollouts: Sequence[channels.Writer]
+  sampler: channels.Sampler
+  publisher: channels.Writer
+  parameters: Sequence[channels.Reader]
+  close: Callable[[], None]
 
 
-def _make_channels(
+def _make_ends(
     channel: str,
     experiment: experiment_lib.Experiment,
     stop: threading.Event,
-) -> Tuple[Ends, Ends, Callable[[], None]]:
-  """Returns (writer, reader) per actor for rollouts and for parameters."""
-  actors = range(experiment.num_actors)
-  if channel == 'memory':
-    rollouts = [channels.MemoryChannel(f'rollout/{i}', stop) for i in actors]
-    parameters = [
-        channels.MemoryChannel(f'parameters/{i}', stop) for i in actors]
-    return ([(c, c) for c in rollouts], [(c, c) for c in parameters],
-            lambda: None)
-  from cleanba_acme import replay  # Reverb is an extra, and slow to import.  # pylint: disable=g-import-not-at-top
-  return replay.make_local_channels(
-      experiment.num_actors, *experiment.item_specs(), stop)
+) -> _Ends:
+  """Makes the channels of a run."""
+  num_actors = experiment.num_actors
+  if experiment.is_asynchronous:
+    rollouts = channels.MemoryChannel('rollouts', stop, capacity=num_actors)
+    latest = channels.LatestValue('parameters', stop)
+    return _Ends(
+        [rollouts] * num_actors,
+        channels.ArrivalSampler(rollouts, num_actors),
+        latest, [latest] * num_actors, close=lambda: None)
+  if channel == 'reverb':
+    # Reverb is an extra, and slow to import.
+    from cleanba_acme import replay  # pylint: disable=g-import-not-at-top
+    writers, readers, publisher, parameters, close = replay.make_local_channels(
+        num_actors, *experiment.item_specs(), stop)
+    return _Ends(
+        writers, channels.SizeGatedSampler(readers), publisher, parameters,
+        close)
+  rollouts = [
+      channels.MemoryChannel(f'rollout/{i}', stop) for i in range(num_actors)]
+  parameters = [
+      channels.MemoryChannel(f'parameters/{i}', stop)
+      for i in range(num_actors)]
+  return _Ends(
+      rollouts, channels.SizeGatedSampler(rollouts),
+      channels.Broadcast(parameters), parameters, close=lambda: None)

@@ -15,7 +15,7 @@ import platform
 import shlex
 import sys
 import tempfile
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Sequence, Tuple
 
 from absl import app
 from absl import flags
@@ -111,11 +111,24 @@ _POLICY_LAG = flags.DEFINE_integer(
     'How many versions the acting policy is behind: 0, or 1 to act and learn '
     'at the same time. Default: ' + ', '.join(
         f'{agent.policy_lag} for {name}' for name, agent in _AGENTS.items()))
+_HANDOFF = flags.DEFINE_enum(
+    'handoff', 'synchronous', ['synchronous', 'asynchronous'],
+    'How actors and learner meet: by the contract, or as is usual, where actors '
+    'take the latest version and the learner whatever arrives, so that results '
+    'depend on timing. For comparison; needs --launch=threads.')
 _XLA_THREADS = flags.DEFINE_integer(
     'xla_threads', None,
     'Threads of XLA\'s pool in every process. Part of the experiment: it '
     'changes the bits of convolutions. Default: the environment variable '
     'NPROC, or 1.')
+_LEARNER_DEVICES = flags.DEFINE_list(
+    'learner_devices', ['0'],
+    'Devices that share the update, such as 0,1. A CPU is one device, or as '
+    'many as XLA_FLAGS=--xla_force_host_platform_device_count=N says.')
+_REDUCTION = flags.DEFINE_enum(
+    'reduction', 'fast', ['fast', 'invariant'],
+    'How gradients are summed: as XLA likes, or so that any number of devices '
+    'gives the same bits.')
 _CHECKPOINT_EVERY = flags.DEFINE_integer(
     'checkpoint_every', 100,
     'Updates between checkpoints. All environments restart at each, because '
@@ -155,6 +168,10 @@ def _train() -> int:
     raise ValueError(
         '--channel=memory: processes hand over data through Reverb; leave it '
         'out, or use --launch=threads')
+  if _HANDOFF.value == 'asynchronous' and (
+      _LAUNCH.value != 'threads' or _CHANNEL.value == 'reverb'):
+    raise ValueError(
+        '--handoff=asynchronous: needs --launch=threads, and --channel=memory')
   config = _make_config('config', agent.config, _CONFIG.value)
   network = _make_config(
       'network', network_config.NetworkConfig, _NETWORK.value)
@@ -167,6 +184,7 @@ def _train() -> int:
   os.environ['NPROC'] = str(xla_threads)
 
   from cleanba_acme import experiment as experiment_lib  # pylint: disable=g-import-not-at-top
+  from cleanba_acme import learner_core  # pylint: disable=g-import-not-at-top
   from cleanba_acme.environments import registry  # pylint: disable=g-import-not-at-top
   from cleanba_acme.launchers import run  # pylint: disable=g-import-not-at-top
   from cleanba_acme.networks import factory  # pylint: disable=g-import-not-at-top
@@ -184,7 +202,10 @@ def _train() -> int:
       'num_envs': _NUM_ENVS.value,
       'unroll_length': _default(_UNROLL_LENGTH.value, agent.unroll_length),
       'total_steps': _TOTAL_STEPS.value,
-      'policy_lag': _default(_POLICY_LAG.value, agent.policy_lag),
+      'policy_lag': _default(
+          _POLICY_LAG.value,
+          0 if _HANDOFF.value == 'asynchronous' else agent.policy_lag),
+      'handoff': _HANDOFF.value,
       'checkpoint_every': _CHECKPOINT_EVERY.value,
   }
   try:
@@ -192,7 +213,11 @@ def _train() -> int:
         builder=builder,
         network_factory=functools.partial(
             factory.make_networks, config=network),
-        environment_factory=environment_factory, **sizes)
+        environment_factory=environment_factory,
+        execution=learner_core.Execution(
+            devices=_parse_devices(_LEARNER_DEVICES.value),
+            reduction=_REDUCTION.value),
+        **sizes)
   except ValueError as error:
     raise ValueError(_as_flag(str(error), agent.config)) from error
 
@@ -210,11 +235,13 @@ def _train() -> int:
           'env': _ENV.value,
           'env_options': env_options,
           'xla_threads': xla_threads,
+          'reduction': _REDUCTION.value,
           'config': dataclasses.asdict(config),
           'network': dataclasses.asdict(network),
       },
       record={
-          'num_actors': _NUM_ACTORS.value,
+          'learner_devices': _LEARNER_DEVICES.value,
+          'xla_flags': os.environ.get('XLA_FLAGS', ''),
           'launch': _LAUNCH.value,
           'channel': _CHANNEL.value,
           'command': shlex.join(
@@ -257,6 +284,23 @@ def _parse_nproc() -> int:
     raise ValueError(
         f'the environment variable NPROC={value!r} must be a number')
   return int(value)
+
+
+def _parse_devices(devices: Sequence[str]) -> Tuple[int, ...]:
+  """Parses `--learner_devices`, and looks whether there are so many."""
+  text = ','.join(devices)
+  if not devices or not all(device.isdecimal() for device in devices):
+    raise ValueError(
+        f'--learner_devices={text}: must be indices such as 0,1')
+  indices = tuple(int(device) for device in devices)
+  if indices != (0,):
+    import jax  # pylint: disable=g-import-not-at-top
+    if max(indices) >= jax.local_device_count():
+      raise ValueError(
+          f'--learner_devices={text}: must be less than '
+          f'{jax.local_device_count()}, the number of devices here; for a CPU, '
+          'XLA_FLAGS=--xla_force_host_platform_device_count=N sets it')
+  return indices
 
 
 def _parse_env_options(options: Sequence[str]) -> Dict[str, Any]:

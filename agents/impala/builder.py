@@ -1,6 +1,6 @@
 """Builds IMPALA from the components."""
 
-from typing import Callable, Optional
+from typing import Callable
 
 from cleanba_acme import actor_core
 from cleanba_acme import builder
@@ -26,18 +26,15 @@ class IMPALABuilder:
       self,
       config: config_lib.IMPALAConfig,
       loss: Callable[..., tuple] = impala.impala_loss,
-      fused: Optional[bool] = None,
   ):
     """Makes the builder.
 
     Args:
       config: The settings.
       loss: Called as `losses.impala.impala_loss` is.
-      fused: See `learner_core.make_learner_core`.
     """
     self._config = config
     self._loss = loss
-    self._fused = fused
 
   def make_actor_core(
       self,
@@ -52,6 +49,7 @@ class IMPALABuilder:
       self,
       networks: networks_lib.ActorCritic,
       sizes: builder.RunSizes,
+      execution: learner_core.Execution = learner_core.Execution(),
   ) -> learner_core.LearnerCore:
     """See `builder.Builder`."""
     config = self._config
@@ -83,7 +81,7 @@ class IMPALABuilder:
             num_epochs=1,
             num_minibatches=config.num_minibatches,
             shuffle=False),
-        fused=self._fused)
+        execution=execution)
     if config.scale_rewards:
       core = reward_scaling.scale_rewards(
           core, config.discount, sizes.num_envs)

@@ -1,6 +1,6 @@
 """Builds PPO from the components."""
 
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 from cleanba_acme import actor_core
 from cleanba_acme import builder
@@ -51,18 +51,15 @@ class PPOBuilder:
       self,
       config: config_lib.PPOConfig,
       loss: Callable[..., tuple] = ppo.ppo_loss,
-      fused: Optional[bool] = None,
   ):
     """Makes the builder.
 
     Args:
       config: The settings.
       loss: Called as `losses.ppo.ppo_loss` is.
-      fused: See `learner_core.make_learner_core`.
     """
     self._config = config
     self._loss = loss
-    self._fused = fused
 
   def make_actor_core(
       self,
@@ -77,6 +74,7 @@ class PPOBuilder:
       self,
       networks: networks_lib.ActorCritic,
       sizes: builder.RunSizes,
+      execution: learner_core.Execution = learner_core.Execution(),
   ) -> learner_core.LearnerCore:
     """See `builder.Builder`."""
     config = self._config
@@ -140,7 +138,7 @@ class PPOBuilder:
             num_epochs=config.num_epochs,
             num_minibatches=config.num_minibatches,
             shuffle=True),
-        fused=self._fused)
+        execution=execution)
     if config.scale_rewards:
       core = reward_scaling.scale_rewards(
           core, config.discount, sizes.num_envs)
