@@ -247,6 +247,7 @@ class SizeGatedSampler:
     """Makes a sampler over the actors' channels, `readers[i]` of actor `i`."""
     self._readers = readers
     self._waits = [0.0] * len(readers)
+    self._last_seen = time.monotonic()
 
   @property
   def waits(self) -> List[float]:
@@ -276,8 +277,16 @@ class SizeGatedSampler:
     """
     begin = time.monotonic()
     for i, reader in enumerate(self._readers):
-      reader.wait(timeout)
+      try:
+        reader.wait(timeout)
+      except TimedOut as error:
+        ago = time.monotonic() - self._last_seen
+        last = (f'last seen: round {round_index - 1}, {ago:.0f} s ago'
+                if round_index else 'never seen')
+        raise TimedOut(
+            f'round {round_index} lacks actor {i} ({last})') from error
       self._waits[i] = time.monotonic() - begin
+    self._last_seen = time.monotonic()
     items = [reader.get(timeout) for reader in self._readers]
     for actor, item in enumerate(items):
       expected = (actor, round_index, version)

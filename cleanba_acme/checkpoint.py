@@ -62,6 +62,22 @@ class Checkpointer:
             'counters': checkpoint.counters,
             'fingerprint': fingerprint.fingerprint(arrays)})))
 
+  def save_for_inspection(
+      self, update: int, state: types.TrainingState) -> str:
+    """Saves a state that a run must not go on from.
+
+    Args:
+      update: The update it is the state after.
+      state: The state; its tree is kept as it is, for people.
+
+    Returns:
+      Where it is, for `orbax.checkpoint.StandardCheckpointer().restore`.
+    """
+    path = f'{self._directory}-inspect/{update}'
+    with orbax.StandardCheckpointer() as checkpointer:
+      checkpointer.save(path, _to_numpy(state)._asdict(), force=True)
+    return path
+
   def restore(
       self, update: int, like: Tuple[types.TrainingState, Any]) -> Checkpoint:
     """Reads one checkpoint.

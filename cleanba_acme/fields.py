@@ -12,6 +12,7 @@ Imports nothing heavy: scripts make their flags of these.
 
 import dataclasses
 import math
+import typing
 from typing import Any, Optional, Sequence
 
 
@@ -39,6 +40,12 @@ def field(
       'choices': choices})
 
 
+def basic_type(item: dataclasses.Field) -> Any:
+  """Returns the type of a field's values, but for the None of `Optional`."""
+  alternatives = typing.get_args(item.type)
+  return alternatives[0] if type(None) in alternatives else item.type
+
+
 def check(config: Any) -> None:
   """Checks every field against its declaration.
 
@@ -58,17 +65,20 @@ def check(config: Any) -> None:
 
 def _find_problem(value: Any, item: dataclasses.Field) -> Optional[str]:
   """Says what a value must be, None if it is."""
-  if item.type in (bool, int, float, str):
+  kind = basic_type(item)
+  if value is None and kind is not item.type:
+    return None
+  if kind in (bool, int, float, str):
     # In Python a bool is an int, which is never what was meant.
-    allowed = (int, float) if item.type is float else item.type
+    allowed = (int, float) if kind is float else kind
     is_bool = isinstance(value, bool)
-    if not isinstance(value, allowed) or is_bool != (item.type is bool):
-      return f'must be of type {item.type.__name__}'
+    if not isinstance(value, allowed) or is_bool != (kind is bool):
+      return f'must be of type {kind.__name__}'
   choices, low, high, above = (
       item.metadata[key] for key in ('choices', 'low', 'high', 'above'))
   if choices is not None and value not in choices:
     return f'must be one of {", ".join(choices)}'
-  if item.type is float and not math.isfinite(value):
+  if kind is float and not math.isfinite(value):
     return 'must be finite'
   if low is not None and value < low:
     return f'must be at least {low}'

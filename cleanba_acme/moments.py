@@ -1,6 +1,6 @@
 """Running mean and variance, updated batch by batch."""
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 from cleanba_acme import types
 import jax.numpy as jnp
@@ -26,18 +26,31 @@ def init(shape: Tuple[int, ...] = ()) -> Moments:
   return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
 
 
-def update(moments: Moments, values: types.Array) -> Moments:
+def update(
+    moments: Moments,
+    values: types.Array,
+    mask: Optional[types.Array] = None,
+) -> Moments:
   """Adds a batch of values (Chan et al. 1979, equation 2.1).
 
   Args:
     moments: Of the values so far.
     values: `[M, ...]`.
+    mask: `[M]` booleans, which values count; by default all, otherwise at least
+      one of this or an earlier batch.
   """
-  size = values.shape[0]
+  if mask is None:
+    size, where = values.shape[0], None
+  else:
+    where = mask.reshape(mask.shape + (1,) * (values.ndim - 1))
+    size = jnp.sum(mask)
+    # A batch of none has no mean: a value that does not count stands in for it.
+    where = where | (size == 0)
   count = moments.count + size
-  delta = jnp.mean(values, axis=0) - moments.mean
+  delta = jnp.mean(values, axis=0, where=where) - moments.mean
+  variance = jnp.var(values, axis=0, where=where)
   sum_of_squares = (
-      moments.variance * moments.count + jnp.var(values, axis=0) * size
+      moments.variance * moments.count + variance * size
       + jnp.square(delta) * moments.count * size / count)
   return Moments(
       count, moments.mean + delta * size / count, sum_of_squares / count)

@@ -33,9 +33,9 @@ def scale_rewards(
 
   The sums run over each environment's rewards up to the present, from its last
   `FIRST` on, as in PPO's code for MuJoCo (Engstrom et al. 2020,
-  arXiv:2005.12729, section 3). They are updated once per round, in order of
-  time over the global batch; a round's rewards are scaled by statistics that
-  include them.
+  arXiv:2005.12729, section 3); dummy steps don't count. They are updated once
+  per round, in order of time over the global batch; a round's rewards are
+  scaled by statistics that include them.
 
   Args:
     core: Sees the scaled rewards.
@@ -61,7 +61,9 @@ def scale_rewards(
     returns, history = jax.lax.scan(
         accumulate, jnp.where(is_first[0], 0.0, statistics.returns),
         (reward[1:], is_first[1:]))
-    moments = moments_lib.update(statistics.moments, history.reshape(-1))
+    # The step into a FIRST row is a dummy: it earns nothing.
+    moments = moments_lib.update(
+        statistics.moments, history.reshape(-1), ~is_first[1:].reshape(-1))
     scaled = reward / moments_lib.deviation(moments)
     return (RewardStatistics(returns, moments),
             jnp.clip(scaled, -_MAX_REWARD, _MAX_REWARD))

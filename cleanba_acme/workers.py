@@ -39,6 +39,7 @@ class Actor:
       parameters: channels.Reader,
       rollouts: channels.Writer,
       first_round: int = 0,
+      timeout_s: Optional[float] = None,
   ):
     """Makes the actor of environments `[index * B, (index + 1) * B)`.
 
@@ -49,9 +50,12 @@ class Actor:
       parameters: Where the learner's versions come from.
       rollouts: Where the rollouts go.
       first_round: The round to begin with: 0, or that of a checkpoint.
+      timeout_s: How long to wait for the learner at most; None for as long as
+        the program runs.
     """
     self._experiment = experiment
     self._index = index
+    self._timeout_s = timeout_s
     self._core = core
     self._parameters = parameters
     self._rollouts = rollouts
@@ -62,6 +66,7 @@ class Actor:
 
     Raises:
       channels.HandoffError: The parameters are not of the version that is due.
+      channels.TimedOut: The learner doesn't do its part.
       channels.Stopped: The program is stopping.
     """
     experiment = self._experiment
@@ -72,9 +77,9 @@ class Actor:
           stack.close()
           unroller = self._restart(round_index, stack)
         if experiment.is_asynchronous:
-          version, params = self._get_parameters()
+          version, params = self._get_parameters(round_index)
         elif version != experiment.policy_version(round_index):
-          version, params = self._get_parameters()
+          version, params = self._get_parameters(round_index)
           if version != experiment.policy_version(round_index):
             raise channels.HandoffError(
                 f'actor {self._index} was given version {version} of the '
@@ -88,7 +93,7 @@ class Actor:
             version=np.int32(version),
             keys=keys,
             rollout=rollout,
-            episodes=episodes))
+            episodes=episodes), self._timeout_s)
 
   def _restart(
       self, round_index: int, stack: contextlib.ExitStack
@@ -114,8 +119,13 @@ class Actor:
       return itertools.count(self._first_round)  # The learner says when to stop.
     return range(self._first_round, self._experiment.num_rounds)
 
-  def _get_parameters(self) -> Tuple[int, types.Params]:
-    item = self._parameters.get()
+  def _get_parameters(self, round_index: int) -> Tuple[int, types.Params]:
+    try:
+      item = self._parameters.get(self._timeout_s)
+    except channels.TimedOut as error:
+      raise channels.TimedOut(
+          f'round {round_index} of actor {self._index} lacks the learner\'s '
+          f'parameters: {error}') from error
     return int(item.version), jax.device_put(item.params)
 
 
@@ -132,6 +142,7 @@ class Learner:
       ledger: loggers.Logger,
       checkpoints: checkpoint_lib.Checkpointer,
       first_round: int = 0,
+      timeout_s: Optional[float] = None,
   ):
     """Makes the learner.
 
@@ -144,9 +155,12 @@ class Learner:
       ledger: Takes what proves the contract.
       checkpoints: Takes the checkpoints, and has that of `first_round`.
       first_round: The round to begin with: 0, or that of a checkpoint.
+      timeout_s: How long to wait for the actors at most; None for as long as
+        the program runs.
     """
     self._experiment = experiment
     self._core = core
+    self._timeout_s = timeout_s
     self._sampler = sampler
     self._parameters = parameters
     self._progress = progress
@@ -163,7 +177,10 @@ class Learner:
 
     Raises:
       channels.HandoffError: An item is not of the round or version that is due.
+      channels.TimedOut: An actor doesn't do its part.
       channels.Stopped: The program is stopping.
+      FloatingPointError: A metric or a parameter is not finite any more; the
+        state is saved beside the checkpoints.
     """
     try:
       return self._run()
@@ -189,13 +206,16 @@ class Learner:
     for round_index in range(first_round, experiment.num_rounds):
       begin = time.monotonic()
       items = self._sampler.sample(
-          round_index, experiment.policy_version(round_index))
+          round_index, experiment.policy_version(round_index),
+          self._timeout_s)
       taken = time.monotonic()
       recent.append(params)
       batch = rollout_lib.concatenate([item.rollout for item in items])
       state, metrics = self._core.update(state, batch)
       params = _copy_to_host(state.params)  # Waits for the update to end.
       updated = time.monotonic()
+      metrics = jax.device_get(metrics)
+      self._check_finite(round_index + 1, metrics, params, state)
       self._publish(round_index + 1, params)
       published = time.monotonic()
 
@@ -223,8 +243,7 @@ class Learner:
           'seconds': seconds,
           'sps': steps / seconds,
           **self._episodes.row(),
-          **{key: float(value)
-             for key, value in jax.device_get(metrics).items()},
+          **{key: float(value) for key, value in metrics.items()},
       })
       if experiment.is_boundary(update) or update == experiment.num_rounds:
         self._checkpoints.save(update, checkpoint_lib.Checkpoint(
@@ -246,11 +265,32 @@ class Learner:
     # Numpy's scalars would not keep their type in arithmetic.
     return restored._replace(state=jax.device_put(restored.state))
 
+  def _check_finite(
+      self,
+      update: int,
+      metrics: learner_core_lib.Metrics,
+      params: types.Params,
+      state: types.TrainingState,
+  ) -> None:
+    offenders = [
+        f'{name} = {value}' for name, value in metrics.items()
+        if not np.isfinite(value)]
+    offenders += [
+        f'parameter {jax.tree_util.keystr(path)}'
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if not np.isfinite(leaf).all()]
+    if offenders:
+      path = self._checkpoints.save_for_inspection(update, state)
+      raise FloatingPointError(
+          f'update {update} is not finite: {", ".join(offenders)}; the state '
+          f'after it is in {path}')
+
   def _publish(self, version: int, params: types.Params) -> None:
     # With a lag, the last versions are nobody's: nothing would take them.
     if version <= self._experiment.policy_version(
         self._experiment.num_rounds - 1):
-      self._parameters.put(types.ParametersItem(np.int32(version), params))
+      self._parameters.put(
+          types.ParametersItem(np.int32(version), params), self._timeout_s)
 
 
 class _EpisodeStatistics:

@@ -10,14 +10,16 @@ whatever code a client sends them.)
 
 import os
 import sys
-from typing import Dict
+import traceback
+from typing import Dict, Union
 
 from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme import replay
 from cleanba_acme import workers
-from cleanba_acme.launchers import learner as learner_lib
+from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import lifeline
+from cleanba_acme.launchers import session as session_lib
 import jax
 import launchpad as lp
 from launchpad.nodes.python import local_multi_processing
@@ -41,7 +43,7 @@ class ActorNode:
   def __init__(
       self,
       experiment: experiment_lib.Experiment,
-      session: learner_lib.Session,
+      session: session_lib.Session,
       index: int,
       client: replay.Client,
   ):
@@ -58,21 +60,16 @@ class ActorNode:
     _, parameters_spec = self._experiment.item_specs()
     rollouts = replay.ReverbWriter(
         self._client, [replay.rollout_table(self._index)], stop)
-    actor = workers.Actor(
+    actor = session_lib.make_actor(
         self._experiment,
+        self._session,
         self._index,
         core._replace(select_action=jax.jit(core.select_action)),
-        parameters=replay.ReverbReader(
+        replay.ReverbReader(
             self._client, replay.parameters_table(self._index),
             parameters_spec, stop),
-        rollouts=rollouts,
-        first_round=self._session.first_round)
-    try:
-      actor.run()
-    except channels.Stopped:
-      pass  # Told to: not this node's failure.
-    finally:
-      rollouts.close()
+        rollouts)
+    _run(actor, rollouts)
 
 
 class LearnerNode:
@@ -81,7 +78,7 @@ class LearnerNode:
   def __init__(
       self,
       experiment: experiment_lib.Experiment,
-      session: learner_lib.Session,
+      session: session_lib.Session,
       client: replay.Client,
   ):
     self._experiment = experiment
@@ -96,24 +93,35 @@ class LearnerNode:
     actors = range(self._experiment.num_actors)
     parameters = replay.ReverbWriter(
         self._client, [replay.parameters_table(i) for i in actors], stop)
-    learner = learner_lib.make_learner(
+    learner = session_lib.make_learner(
         self._experiment, self._session,
         channels.SizeGatedSampler([
             replay.ReverbReader(
                 self._client, replay.rollout_table(i), rollout_spec, stop)
             for i in actors]),
         parameters=parameters)
-    try:
-      learner.run()
-    except channels.Stopped:
-      pass  # Told to: not this node's failure.
-    finally:
-      parameters.close()
+    _run(learner, parameters)
+
+
+def _run(
+    worker: Union[workers.Actor, workers.Learner], writer: replay.ReverbWriter
+) -> None:
+  """Runs a worker in its node's process; exits with the status of its end."""
+  try:
+    worker.run()
+  except channels.Stopped:
+    pass  # Told to: not this node's failure.
+  except channels.TimedOut:
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(exits.HUNG)  # Closing a writer would wait for who is hung.
+  finally:
+    writer.close()
 
 
 def make_program(
     experiment: experiment_lib.Experiment,
-    session: learner_lib.Session,
+    session: session_lib.Session,
 ) -> lp.Program:
   """Makes the program of a run.
 

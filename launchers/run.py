@@ -11,8 +11,8 @@ from cleanba_acme import checkpoint
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme.launchers import display
 from cleanba_acme.launchers import exits
-from cleanba_acme.launchers import learner as learner_lib
 from cleanba_acme.launchers import plot
+from cleanba_acme.launchers import session as session_lib
 from cleanba_acme.launchers import threads
 
 LAUNCHES = ('threads', 'processes')
@@ -34,6 +34,8 @@ def run(
     settings: Optional[Mapping[str, Any]] = None,
     record: Optional[Mapping[str, Any]] = None,
     keep_checkpoints: int = 3,
+    max_restarts: int = 0,
+    hang_timeout_s: float = 1800.0,
 ) -> int:
   """Runs an experiment to its end and reports on the terminal.
 
@@ -51,6 +53,10 @@ def run(
       a run is only resumed with the same. JSON values.
     record: What is written down, but may differ in a run that is resumed.
     keep_checkpoints: How many of the latest checkpoints to keep.
+    max_restarts: How often to go on by itself, from the latest checkpoint,
+      after a worker failed; only processes can.
+    hang_timeout_s: A worker that keeps another one waiting for so long counts
+      as hung; at least the time of the longest round.
 
   Returns:
     The exit status, one of `exits`; anything but 0 was explained on stderr.
@@ -71,6 +77,12 @@ def run(
         'channel=memory')
   if keep_checkpoints < 1:
     raise ValueError(f'keep_checkpoints={keep_checkpoints}: must be at least 1')
+  if max_restarts < 0 or (max_restarts and launch != 'processes'):
+    raise ValueError(
+        f'max_restarts={max_restarts}: must be at least 0, and 0 with '
+        'launch=threads: a thread that hangs can\'t be ended')
+  if not hang_timeout_s > 0:
+    raise ValueError(f'hang_timeout_s={hang_timeout_s}: must be positive')
   # Which accelerators there are not is news to nobody.
   logging.getLogger('jax._src.xla_bridge').setLevel(logging.WARNING)
   os.makedirs(output_dir, exist_ok=True)
@@ -79,23 +91,28 @@ def run(
       {**{name: getattr(experiment, name) for name in _SIZES},
        **(settings or {})},
       record or {})
-  session = _find_session(experiment, output_dir, keep_checkpoints)
-
+  session = session_lib.Session(
+      output_dir, keep_checkpoints=keep_checkpoints,
+      hang_timeout_s=hang_timeout_s)
   progress_path = os.path.join(output_dir, 'progress.csv')
-  if session.first_round < experiment.num_rounds:
+  status = None
+  while status is None:
+    session = _resume(experiment, session)
     try:
       with display.Display(progress_path, experiment.num_rounds, sys.stdout):
-        if launch == 'threads':
-          threads.run(experiment, session, channel)
-        else:
-          _run_processes(experiment, session)
+        _launch(experiment, session, launch, channel)
+      status = exits.DONE
     except KeyboardInterrupt:
       print('Interrupted; the same command goes on from the last checkpoint.',
             file=sys.stderr, flush=True)
       return exits.INTERRUPTED
     except exits.NodeFailed as failure:
       print(f'\n{failure}: {failure.report}', file=sys.stderr, flush=True)
-      return exits.NODE_FAILED
+      if not max_restarts:
+        return failure.status
+      max_restarts -= 1
+      print(f'Restarting; {max_restarts} more restarts are left.',
+            file=sys.stderr, flush=True)
 
   image_path = os.path.join(output_dir, 'returns.png')
   if plot.plot_returns(progress_path, image_path):
@@ -105,26 +122,37 @@ def run(
   return exits.DONE
 
 
-def _find_session(
+def _launch(
     experiment: experiment_lib.Experiment,
-    output_dir: str,
-    keep_checkpoints: int,
-) -> learner_lib.Session:
+    session: session_lib.Session,
+    launch: str,
+    channel: str,
+) -> None:
+  """Runs what is left of the run."""
+  if session.first_round == experiment.num_rounds:
+    return
+  if launch == 'threads':
+    threads.run(experiment, session, channel)
+  else:
+    _run_processes(experiment, session)
+
+
+def _resume(
+    experiment: experiment_lib.Experiment, session: session_lib.Session
+) -> session_lib.Session:
   """Finds the round to begin with."""
-  session = learner_lib.Session(
-      output_dir, keep_checkpoints=keep_checkpoints)
-  checkpoints = learner_lib.make_checkpointer(session)
+  checkpoints = session_lib.make_checkpointer(session)
   try:
     update, problems = checkpoints.find_latest(experiment.checkpoint_spec())
   except checkpoint.DamagedError as error:
-    raise ValueError(f'output_dir={output_dir!r}: {error}') from error
+    raise ValueError(f'output_dir={session.output_dir!r}: {error}') from error
   finally:
     checkpoints.close()
   for problem in problems:
     print(f'Warning: {problem}; going back to the one before.',
           file=sys.stderr, flush=True)
   if update is None:
-    return session
+    return session._replace(first_round=0)
   if update == experiment.num_rounds:
     print(f'All {update} updates are done already.', flush=True)
   else:
@@ -177,7 +205,7 @@ def _find_differences(before: Any, now: Any, prefix: str = '') -> list:
 
 
 def _run_processes(
-    experiment: experiment_lib.Experiment, session: learner_lib.Session
+    experiment: experiment_lib.Experiment, session: session_lib.Session
 ) -> None:
   # Launchpad and Reverb are an extra, and slow to import.
   from cleanba_acme.launchers import program  # pylint: disable=g-import-not-at-top

@@ -76,7 +76,8 @@ class Supervisor:
       for node, process in self._processes.items():
         status = process.poll()
         if status or (status == 0 and node not in names):
-          raise exits.NodeFailed(node, self._report(node))
+          raise exits.NodeFailed(
+              node, self._report(node), is_hang=status == exits.HUNG)
       if all(self._processes[name].poll() == 0 for name in names):
         return
       time.sleep(_POLL_S)

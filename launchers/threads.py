@@ -8,9 +8,8 @@ from typing import Callable, NamedTuple, Sequence
 
 from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
-from cleanba_acme import workers
 from cleanba_acme.launchers import exits
-from cleanba_acme.launchers import learner as learner_lib
+from cleanba_acme.launchers import session as session_lib
 import jax
 
 _LEARNER = 'learner'
@@ -18,7 +17,7 @@ _LEARNER = 'learner'
 
 def run(
     experiment: experiment_lib.Experiment,
-    session: learner_lib.Session,
+    session: session_lib.Session,
     channel: str = 'memory',
 ) -> None:
   """Runs all rounds.
@@ -38,24 +37,25 @@ def run(
   core = experiment.make_actor_core()
   # One jitted function for all actors: it is compiled once.
   core = core._replace(select_action=jax.jit(core.select_action))
-  named_workers = {_LEARNER: learner_lib.make_learner(
+  named_workers = {_LEARNER: session_lib.make_learner(
       experiment, session, ends.sampler, ends.publisher)}
   for i in range(experiment.num_actors):
-    named_workers[f'actor/{i}'] = workers.Actor(
-        experiment, i, core, ends.parameters[i], ends.rollouts[i],
-        session.first_round)
+    named_workers[f'actor/{i}'] = session_lib.make_actor(
+        experiment, session, i, core, ends.parameters[i], ends.rollouts[i])
 
   ended = queue.Queue()
 
   def run_worker(name, worker):
-    report = None
+    failure = None
     try:
       worker.run()
     except channels.Stopped:
       pass
-    except BaseException:  # pylint: disable=broad-exception-caught
-      report = traceback.format_exc()
-    ended.put((name, report))
+    except BaseException as error:  # pylint: disable=broad-exception-caught
+      failure = exits.NodeFailed(
+          name, traceback.format_exc(),
+          is_hang=isinstance(error, channels.TimedOut))
+    ended.put((name, failure))
 
   threads = [
       threading.Thread(target=run_worker, args=pair, name=pair[0], daemon=True)
@@ -65,9 +65,9 @@ def run(
   try:
     name = None
     while name != _LEARNER:
-      name, report = ended.get()
-      if report is not None:
-        raise exits.NodeFailed(name, report)
+      name, failure = ended.get()
+      if failure is not None:
+        raise failure
   finally:
     stop.set()
     deadline = time.monotonic() + exits.GRACE_S
@@ -75,9 +75,9 @@ def run(
       thread.join(max(0.0, deadline - time.monotonic()))
     ends.close()
   while not ended.empty():  # An actor may still fail on its way out.
-    name, report = ended.get()
-    if report is not None:
-      raise exits.NodeFailed(name, report)
+    name, failure = ended.get()
+    if failure is not None:
+      raise failure
 
 
 class _Ends(NamedTuple):

@@ -15,10 +15,11 @@ import platform
 import shlex
 import sys
 import tempfile
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 from absl import app
 from absl import flags
+from cleanba_acme import fields as config_fields
 from cleanba_acme.agents.impala import config as impala_config
 from cleanba_acme.agents.ppo import config as ppo_config
 from cleanba_acme.launchers import exits
@@ -59,8 +60,7 @@ def _make_items(config_classes: Dict[str, type]) -> Dict[str, ff.Item]:
   """Makes a flag for every field of the configs; none has a value by default.
   """
   item_types = {
-      'float': ff.Float, 'int': ff.Integer, 'bool': ff.Boolean,
-      'str': ff.String}
+      float: ff.Float, int: ff.Integer, bool: ff.Boolean, str: ff.String}
   items = {}
   for name, field in {
       field.name: field for config in config_classes.values()
@@ -70,8 +70,7 @@ def _make_items(config_classes: Dict[str, type]) -> Dict[str, ff.Item]:
         for other in dataclasses.fields(config) if other.name == name}
     shown = ', '.join(
         f'{agent} {default}'.strip() for agent, default in defaults.items())
-    item_type = item_types.get(
-        getattr(field.type, '__name__', None), ff.Sequence)
+    item_type = item_types.get(config_fields.basic_type(field), ff.Sequence)
     items[name] = item_type(
         None, f'{field.metadata["help"]} (default: {shown})')
   return items
@@ -85,6 +84,10 @@ _ENV = flags.DEFINE_string(
 _ENV_OPTIONS = flags.DEFINE_list(
     'env_options', [],
     'Options of the environment, such as img_height=42,img_width=42.')
+_LAST_ACTION_AND_REWARD = flags.DEFINE_bool(
+    'last_action_and_reward', False,
+    'Show the network the last action and reward beside the observation; of '
+    'use with a --network.core.')
 _SEED = flags.DEFINE_integer('seed', 1, 'Seed of all randomness of the run.')
 _LAUNCH = flags.DEFINE_enum(
     'launch', 'threads', ['threads', 'processes'],
@@ -136,6 +139,14 @@ _CHECKPOINT_EVERY = flags.DEFINE_integer(
 _KEEP_CHECKPOINTS = flags.DEFINE_integer(
     'keep_checkpoints', 3, 'How many of the latest checkpoints to keep.',
     lower_bound=1)
+_MAX_RESTARTS = flags.DEFINE_integer(
+    'max_restarts', 0,
+    'How often to go on by itself, from the latest checkpoint, after a worker '
+    'failed; needs --launch=processes.')
+_HANG_TIMEOUT_S = flags.DEFINE_float(
+    'hang_timeout_s', 1800.0,
+    'Seconds after which a worker that keeps another one waiting counts as '
+    'hung; at least the time of the longest round.')
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None,
     'Where the run leaves its files; an interrupted run that is there is gone '
@@ -147,11 +158,18 @@ _NETWORK = ff.DEFINE_dict(
     'network', **_make_items({'': network_config.NetworkConfig}))
 
 
-def main(argv: Sequence[str]) -> None:
+def main(
+    argv: Sequence[str], change: Callable[[Any], Any] = lambda x: x) -> None:
+  """Trains what the flags describe, and exits.
+
+  Args:
+    argv: What is left of the command line.
+    change: Called with the `Experiment`; returns the one to run in its place.
+  """
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
   try:
-    status = _train()
+    status = _train(change)
   except ValueError as error:
     print(f'train: {error}', file=sys.stderr)
     status = exits.USER_ERROR
@@ -161,7 +179,7 @@ def main(argv: Sequence[str]) -> None:
   os._exit(status)
 
 
-def _train() -> int:
+def _train(change: Callable[[Any], Any]) -> int:
   """Runs what the flags describe; ValueError if they are wrong."""
   agent = _AGENTS[_AGENT.value]
   if _LAUNCH.value == 'processes' and _CHANNEL.value == 'memory':
@@ -186,6 +204,7 @@ def _train() -> int:
   from cleanba_acme import experiment as experiment_lib  # pylint: disable=g-import-not-at-top
   from cleanba_acme import learner_core  # pylint: disable=g-import-not-at-top
   from cleanba_acme.environments import registry  # pylint: disable=g-import-not-at-top
+  from cleanba_acme.environments import wrappers  # pylint: disable=g-import-not-at-top
   from cleanba_acme.launchers import run  # pylint: disable=g-import-not-at-top
   from cleanba_acme.networks import factory  # pylint: disable=g-import-not-at-top
 
@@ -194,6 +213,8 @@ def _train() -> int:
     environment_factory = registry.make_factory(_ENV.value, **env_options)
   except (ImportError, ValueError) as error:
     raise ValueError(f'--env={_ENV.value}: {error}') from error
+  if _LAST_ACTION_AND_REWARD.value:
+    environment_factory = wrappers.ObservationActionReward(environment_factory)
   module, name = agent.builder.split(':')
   builder = getattr(importlib.import_module(module), name)(config)
   sizes = {
@@ -229,11 +250,12 @@ def _train() -> int:
   _check_output_dir(output_dir)
   print(f'Output: {output_dir}', flush=True)
   return run.run(
-      experiment, output_dir, _LAUNCH.value, _CHANNEL.value or 'memory',
+      change(experiment), output_dir, _LAUNCH.value, _CHANNEL.value or 'memory',
       settings={
           'agent': _AGENT.value,
           'env': _ENV.value,
           'env_options': env_options,
+          'last_action_and_reward': _LAST_ACTION_AND_REWARD.value,
           'xla_threads': xla_threads,
           'reduction': _REDUCTION.value,
           'config': dataclasses.asdict(config),
@@ -248,7 +270,9 @@ def _train() -> int:
               ['python', '-m', 'cleanba_acme.launchers.train', *sys.argv[1:]]),
           'versions': _versions(),
       },
-      keep_checkpoints=_KEEP_CHECKPOINTS.value)
+      keep_checkpoints=_KEEP_CHECKPOINTS.value,
+      max_restarts=_MAX_RESTARTS.value,
+      hang_timeout_s=_HANG_TIMEOUT_S.value)
 
 
 def _default(value: Any, default: Any) -> Any:

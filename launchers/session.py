@@ -1,13 +1,17 @@
-"""The learner and the files it writes, the same under every launcher."""
+"""Makes the workers of a launch, the same under every launcher."""
 
 import os
 from typing import NamedTuple
 
+from cleanba_acme import actor_core
 from cleanba_acme import channels
 from cleanba_acme import checkpoint
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme import loggers
 from cleanba_acme import workers
+
+
+_ACTOR_PATIENCE_S = 5.0
 
 
 class Session(NamedTuple):
@@ -17,10 +21,13 @@ class Session(NamedTuple):
     output_dir: The run's directory.
     first_round: The round to begin with: 0, or that of a checkpoint.
     keep_checkpoints: How many of the latest checkpoints to keep.
+    hang_timeout_s: A worker that keeps another one waiting for so long counts
+      as hung.
   """
   output_dir: str
   first_round: int = 0
   keep_checkpoints: int = 3
+  hang_timeout_s: float = 1800.0
 
 
 def make_checkpointer(session: Session) -> checkpoint.Checkpointer:
@@ -54,4 +61,22 @@ def make_learner(
       ledger=loggers.make_ledger_logger(
           session.output_dir, session.first_round),
       checkpoints=make_checkpointer(session),
-      first_round=session.first_round)
+      first_round=session.first_round,
+      timeout_s=session.hang_timeout_s)
+
+
+def make_actor(
+    experiment: experiment_lib.Experiment,
+    session: Session,
+    index: int,
+    core: actor_core.ActorCore,
+    parameters: channels.Reader,
+    rollouts: channels.Writer,
+) -> workers.Actor:
+  """Makes an actor; arguments as of `workers.Actor`.
+
+  It is more patient than the learner, which can tell who keeps the run waiting.
+  """
+  return workers.Actor(
+      experiment, index, core, parameters, rollouts, session.first_round,
+      session.hang_timeout_s + _ACTOR_PATIENCE_S)

@@ -1,0 +1,166 @@
+"""Reads the ledgers of runs, and finds where two of them part ways.
+
+The ledger has a row per update. Within a row, one column follows from another:
+with the keys they were given, actors acted with a version of the parameters;
+that made the data, and from the data follow the new parameters. So the first
+of these that differs is the cause, and what comes after it the effect.
+"""
+
+import csv
+import os
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+FILE_NAME = 'ledger.csv'
+
+# What can be the first to differ, in the order of cause and effect.
+STEPS = 'steps'
+KEYS = 'keys'
+VERSION = 'version'
+DATA = 'data'
+PARAMETERS = 'parameters'
+# One ledger goes on where the other ends.
+LENGTH = 'length'
+
+_COLUMNS = {
+    STEPS: 'steps',
+    KEYS: 'keys',
+    VERSION: 'version',
+    DATA: 'data',
+    PARAMETERS: 'fingerprint',
+}
+# Of these there is one column per actor, too.
+_PER_ACTOR = (VERSION, DATA)
+
+
+class Ledger(NamedTuple):
+  """The whole rows of a ledger; row `i` is of update `i + 1`."""
+  rows: Sequence[Dict[str, str]]
+
+  @property
+  def num_actors(self) -> int:
+    """How many actors the run had."""
+    row = self.rows[0] if self.rows else {}
+    return sum(name.startswith('data_') for name in row)
+
+
+class Divergence(NamedTuple):
+  """Where two ledgers part ways.
+
+  Attributes:
+    update: The first update whose rows differ.
+    field: What in it differed first: `STEPS`, `KEYS`, `VERSION`, `DATA`,
+      `PARAMETERS`, or `LENGTH`.
+    detail: More about it, in words.
+  """
+  update: int
+  field: str
+  detail: str
+
+  def __str__(self) -> str:
+    return f'update {self.update}: {self.field} ({self.detail})'
+
+
+def read(path: str) -> Ledger:
+  """Reads a ledger.
+
+  Args:
+    path: The file, or the directory of a run. A last row that was torn, by a
+      kill, is left out.
+
+  Raises:
+    ValueError: There is no ledger, or it doesn't have each update once.
+  """
+  if os.path.isdir(path):
+    path = os.path.join(path, FILE_NAME)
+  try:
+    with open(path, newline='', encoding='utf-8') as file:
+      lines = file.readlines()
+  except OSError as error:
+    raise ValueError(
+        f'{path}: must be a ledger, or a directory with one '
+        f'({error.strerror})') from error
+  reader = csv.DictReader(line for line in lines if line.endswith('\n'))
+  missing = {'update', *_COLUMNS.values()} - set(reader.fieldnames or ())
+  if missing:
+    raise ValueError(
+        f'{path}: is no ledger, it has no column {", ".join(sorted(missing))}')
+  rows = list(reader)
+  for expected, row in enumerate(rows, start=1):
+    if row['update'] != str(expected):
+      raise ValueError(
+          f'{path}: has update {row["update"]} where {expected} must come, so '
+          'it does not have each update exactly once')
+  return Ledger(rows)
+
+
+def compare(ledger: Ledger, other: Ledger) -> Optional[Divergence]:
+  """Finds the first update in which two ledgers differ, and what in it did.
+
+  Ledgers of other numbers of actors can be compared: but for the columns about
+  each actor, none depends on how the environments are split.
+
+  Args:
+    ledger: One ledger.
+    other: Another.
+
+  Returns:
+    Where they part ways; None if they are identical.
+  """
+  is_same_layout = ledger.num_actors == other.num_actors
+  for update, (row, other_row) in enumerate(
+      zip(ledger.rows, other.rows), start=1):
+    divergence = _compare_rows(
+        update, row, other_row, ledger.num_actors if is_same_layout else 0)
+    if divergence is not None:
+      return divergence
+  lengths = sorted((len(ledger.rows), len(other.rows)))
+  if lengths[0] != lengths[1]:
+    return Divergence(
+        lengths[0] + 1, LENGTH,
+        f'one has {lengths[0]} updates, the other {lengths[1]}')
+  return None
+
+
+def _compare_rows(
+    update: int, row: Dict[str, str], other: Dict[str, str], num_actors: int
+) -> Optional[Divergence]:
+  """Compares two rows of an update; `num_actors` is 0 for other layouts."""
+  different = []
+  for field, column in _COLUMNS.items():
+    names = [column]
+    if field in _PER_ACTOR:
+      names += [f'{column}_{i}' for i in range(num_actors)]
+    if any(row[name] != other[name] for name in names):
+      different.append(field)
+  if not different:
+    return None
+  field = different[0]
+  data, other_data = [
+      [ledger_row[f'data_{i}'] for i in range(num_actors)]
+      for ledger_row in (row, other)]
+  details = []
+  moved = _list(i for i in range(num_actors) if data[i] != other_data[i])
+  if moved and sorted(data) == sorted(other_data):
+    # Their keys and versions moved with them: not the cause, then.
+    field = DATA
+    details.append(f'the items of actors {moved} have changed places')
+  elif field in (KEYS, DATA) and moved:
+    details.append(f'of actor {moved}')
+  elif field == VERSION:
+    actors = _list(
+        i for i in range(num_actors)
+        if row[f'version_{i}'] != other[f'version_{i}'])
+    details.append(
+        f'{row["version"]} and {other["version"]}'
+        + (f', of actor {actors}' if actors else ''))
+  elif field == STEPS:
+    details.append(f'{row["steps"]} and {other["steps"]}')
+  same = [name for name in _COLUMNS if name not in different]
+  if same:
+    details.append(f'with the same {", ".join(same)}')
+  return Divergence(update, field, '; '.join(details) or 'nothing is the same')
+
+
+def _list(actors) -> str:
+  numbers: List[str] = [str(i) for i in actors]
+  return ' and '.join(filter(None, [', '.join(numbers[:-1]), *numbers[-1:]]))
