@@ -36,6 +36,7 @@ def run(
     keep_checkpoints: int = 3,
     max_restarts: int = 0,
     hang_timeout_s: float = 1800.0,
+    isolate_network: bool = True,
 ) -> int:
   """Runs an experiment to its end and reports on the terminal.
 
@@ -57,6 +58,9 @@ def run(
       after a worker failed; only processes can.
     hang_timeout_s: A worker that keeps another one waiting for so long counts
       as hung; at least the time of the longest round.
+    isolate_network: Whether processes get a network of their own, see
+      `isolation`. Without, anybody who can connect to this machine can read
+      and write the run's data.
 
   Returns:
     The exit status, one of `exits`; anything but 0 was explained on stderr.
@@ -81,6 +85,10 @@ def run(
     raise ValueError(
         f'max_restarts={max_restarts}: must be at least 0, and 0 with '
         'launch=threads: a thread that hangs can\'t be ended')
+  if launch == 'processes' and not isolate_network:
+    print('Warning: Reverb listens on all interfaces and has no authentication: '
+          'whoever reaches this machine can read and write the run\'s data.',
+          file=sys.stderr, flush=True)
   if not hang_timeout_s > 0:
     raise ValueError(f'hang_timeout_s={hang_timeout_s}: must be positive')
   # Which accelerators there are not is news to nobody.
@@ -93,7 +101,7 @@ def run(
       record or {})
   session = session_lib.Session(
       output_dir, keep_checkpoints=keep_checkpoints,
-      hang_timeout_s=hang_timeout_s)
+      hang_timeout_s=hang_timeout_s, isolate_network=isolate_network)
   progress_path = os.path.join(output_dir, 'progress.csv')
   status = None
   while status is None:
@@ -208,17 +216,28 @@ def _run_processes(
     experiment: experiment_lib.Experiment, session: session_lib.Session
 ) -> None:
   # Launchpad and Reverb are an extra, and slow to import.
+  from cleanba_acme.launchers import isolation  # pylint: disable=g-import-not-at-top
   from cleanba_acme.launchers import program  # pylint: disable=g-import-not-at-top
   from cleanba_acme.launchers import supervisor  # pylint: disable=g-import-not-at-top
-  # Launchpad's nodes print where they are; that is of no use here.
-  with contextlib.redirect_stdout(sys.stderr):
-    nodes = supervisor.Supervisor(
-        program.make_program(experiment, session),
-        program.make_resources(),
-        os.path.join(session.output_dir, 'logs'))
-  try:
+  with contextlib.ExitStack() as stack:
+    network = None
+    if session.isolate_network:
+      try:
+        network = isolation.Network()
+      except isolation.IsolationError as error:
+        raise ValueError(
+            'isolate_network=True: this system allows no network of the run\'s '
+            f'own ({error}); False lets Reverb listen on all interfaces, '
+            'without authentication') from error
+      stack.callback(network.close)
+    # Launchpad's nodes print where they are; that is of no use here.
+    with contextlib.redirect_stdout(sys.stderr):
+      nodes = supervisor.Supervisor(
+          program.make_program(experiment, session),
+          program.make_resources(),
+          os.path.join(session.output_dir, 'logs'),
+          network)
+    stack.callback(nodes.stop)
     nodes.wait_for([
         f'{program.LEARNER}/0',
         *[f'{program.ACTOR}/{i}' for i in range(experiment.num_actors)]])
-  finally:
-    nodes.stop()

@@ -23,11 +23,13 @@ class Session(NamedTuple):
     keep_checkpoints: How many of the latest checkpoints to keep.
     hang_timeout_s: A worker that keeps another one waiting for so long counts
       as hung.
+    isolate_network: Whether processes get a network of their own.
   """
   output_dir: str
   first_round: int = 0
   keep_checkpoints: int = 3
   hang_timeout_s: float = 1800.0
+  isolate_network: bool = True
 
 
 def make_checkpointer(session: Session) -> checkpoint.Checkpointer:

@@ -9,9 +9,10 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import isolation
 import launchpad as lp
 from launchpad import context
 
@@ -37,6 +38,7 @@ class Supervisor:
       program: lp.Program,
       resources: Mapping[str, Any],
       log_dir: str,
+      network: Optional[isolation.Network] = None,
   ):
     """Starts every node in a session of its own, its output to a file.
 
@@ -44,6 +46,7 @@ class Supervisor:
       program: The program.
       resources: Launch configuration by group, as for `lp.launch`.
       log_dir: Gets one file per node, such as `actor-0.log`.
+      network: Where the nodes are to live, if not in this process's network.
     """
     self._log_dir = log_dir
     self._processes: Dict[str, subprocess.Popen] = {}
@@ -54,7 +57,8 @@ class Supervisor:
           # A session of its own: the terminal's Ctrl-C reaches only the
           # launcher, which stops the nodes in order.
           self._processes[command.title] = subprocess.Popen(  # pylint: disable=consider-using-with
-              command.command_as_list,
+              network.wrap(command.command_as_list) if network
+              else command.command_as_list,
               env={**os.environ, **command.env_overrides},
               stdin=subprocess.DEVNULL, stdout=log, stderr=log,
               start_new_session=True)

@@ -147,6 +147,10 @@ _HANG_TIMEOUT_S = flags.DEFINE_float(
     'hang_timeout_s', 1800.0,
     'Seconds after which a worker that keeps another one waiting counts as '
     'hung; at least the time of the longest round.')
+_ISOLATE_NETWORK = flags.DEFINE_bool(
+    'isolate_network', True,
+    'Give processes a network of their own, which nothing else can reach: '
+    'Reverb listens on all interfaces and has no authentication.')
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None,
     'Where the run leaves its files; an interrupted run that is there is gone '
@@ -272,7 +276,8 @@ def _train(change: Callable[[Any], Any]) -> int:
       },
       keep_checkpoints=_KEEP_CHECKPOINTS.value,
       max_restarts=_MAX_RESTARTS.value,
-      hang_timeout_s=_HANG_TIMEOUT_S.value)
+      hang_timeout_s=_HANG_TIMEOUT_S.value,
+      isolate_network=_ISOLATE_NETWORK.value)
 
 
 def _default(value: Any, default: Any) -> Any:
