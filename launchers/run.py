@@ -14,6 +14,7 @@ from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import plot
 from cleanba_acme.launchers import session as session_lib
 from cleanba_acme.launchers import threads
+import jax
 
 LAUNCHES = ('threads', 'processes')
 CHANNELS = ('memory', 'reverb')
@@ -93,6 +94,7 @@ def run(
     raise ValueError(f'hang_timeout_s={hang_timeout_s}: must be positive')
   # Which accelerators there are not is news to nobody.
   logging.getLogger('jax._src.xla_bridge').setLevel(logging.WARNING)
+  _enable_compilation_cache()
   os.makedirs(output_dir, exist_ok=True)
   _write_config(
       os.path.join(output_dir, 'config.json'),
@@ -128,6 +130,24 @@ def run(
   else:
     print('No episode ended, so there is no learning curve.')
   return exits.DONE
+
+
+def _enable_compilation_cache() -> None:
+  """Lets this process and the nodes' keep what XLA compiles for the next run.
+
+  A cache of the user's own, JAX_COMPILATION_CACHE_DIR, is respected.
+  """
+  # Programs are compiled for a number of threads, which the key doesn't tell.
+  directory = os.path.join(
+      os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache')),
+      'cleanba_acme', f'xla-{os.environ.get("NPROC", "default")}-threads')
+  for name, value in (
+      ('jax_compilation_cache_dir', directory),
+      ('jax_persistent_cache_min_compile_time_secs', 0),
+      ('jax_persistent_cache_min_entry_size_bytes', -1)):
+    if name.upper() not in os.environ:
+      os.environ[name.upper()] = str(value)
+      jax.config.update(name, value)
 
 
 def _launch(
