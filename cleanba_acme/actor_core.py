@@ -14,8 +14,6 @@ import jax.numpy as jnp
 LOG_PROB = 'log_prob'
 VALUE = 'value'
 
-_ROWS_PER_TILE = 8
-
 
 class ActorState(NamedTuple):
   """What an actor carries from step to step.
@@ -66,34 +64,21 @@ def make_actor_core(
         core_state=networks.initial_state(len(indices)))
 
   def select_action(params, timestep: dm_env.TimeStep, state: ActorState):
-    batch_size = timestep.step_type.shape[0]
-    inputs = (timestep.observation,
-              timestep.step_type == dm_env.StepType.FIRST, state.core_state,
-              state.keys)
-    # XLA:CPU computes rows eight at a time and those left over with other
-    # kernels, hence other bits: rows must not depend on how many there are.
-    padding = -batch_size % _ROWS_PER_TILE
-    if padding:
-      inputs = jax.tree.map(
-          lambda x: jnp.concatenate([x, jnp.repeat(x[-1:], padding, 0)]),
-          inputs)
-    observation, is_first, core_state, keys = inputs
+    is_first = timestep.step_type == dm_env.StepType.FIRST
     observation, is_first = jax.tree.map(
-        lambda x: x[None], (observation, is_first))
+        lambda x: x[None], (timestep.observation, is_first))
     distribution, value, core_state = networks.apply(
-        params, observation, is_first, core_state)
+        params, observation, is_first, state.core_state)
     distribution, value = jax.tree.map(lambda x: x[0], (distribution, value))
 
     if evaluation:
       action = distribution.mode()
     else:
-      keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, state.step)
+      keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(
+          state.keys, state.step)
       action = heads.sample(distribution, keys)
     available = {LOG_PROB: distribution.log_prob(action), VALUE: value}
-    action, kept, core_state = jax.tree.map(
-        lambda x: x[:batch_size],
-        (action, {name: available[name] for name in extras}, core_state))
-    return action, kept, state._replace(
-        step=state.step + 1, core_state=core_state)
+    return (action, {name: available[name] for name in extras},
+            state._replace(step=state.step + 1, core_state=core_state))
 
   return ActorCore(init, select_action)

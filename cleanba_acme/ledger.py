@@ -147,12 +147,11 @@ def _compare_rows(
   elif field in (KEYS, DATA) and moved:
     details.append(f'of actor {moved}')
   elif field == VERSION:
-    actors = _list(
-        i for i in range(num_actors)
-        if row[f'version_{i}'] != other[f'version_{i}'])
+    names = [f'version_{i}' for i in range(num_actors)] or ['version']
+    name = next((name for name in names if row[name] != other[name]), 'version')
     details.append(
-        f'{row["version"]} and {other["version"]}'
-        + (f', of actor {actors}' if actors else ''))
+        f'{row[name]} and {other[name]}'
+        + (f', of actor {name.split("_")[1]}' if '_' in name else ''))
   elif field == STEPS:
     details.append(f'{row["steps"]} and {other["steps"]}')
   same = [name for name in _COLUMNS if name not in different]

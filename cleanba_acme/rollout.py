@@ -11,6 +11,12 @@ import dm_env
 import jax
 import numpy as np
 
+# XLA:CPU computes so many rows at a time, and those left over with other
+# kernels, hence other bits. An environment's numbers must not depend on how
+# many are beside it, so all programs see full tiles. (Padding inside a program
+# doesn't do: XLA moves it to where it pleases.)
+_ROWS_PER_TILE = 8
+
 
 class Unroller:
   """Steps a batch of environments, one rollout of `T` steps at a time.
@@ -46,7 +52,8 @@ class Unroller:
     self._environment = environment
     self._action_spec = action_spec
     self._core = core
-    self._state = state
+    self._state = state._replace(
+        keys=_pad(state.keys), core_state=jax.tree.map(_pad, state.core_state))
     self._unroll_length = unroll_length
     self._timestep = environment.reset()
     self._returns = np.zeros(environment.num_envs, np.float32)
@@ -55,7 +62,7 @@ class Unroller:
   @property
   def keys(self) -> np.ndarray:
     """Key and step `[B, 3]` that the next rollout's first actions draw with."""
-    keys = np.asarray(self._state.keys)
+    keys = np.asarray(self._state.keys)[:self._environment.num_envs]
     step = np.full((len(keys), 1), self._state.step, keys.dtype)
     return np.concatenate([keys, step], axis=1)
 
@@ -71,7 +78,8 @@ class Unroller:
     """
     length = self._unroll_length
     rows = self._environment.num_envs
-    core_state = jax.tree.map(np.asarray, self._state.core_state)
+    core_state = jax.tree.map(
+        lambda x: np.asarray(x)[:rows], self._state.core_state)
     timesteps = jax.tree.map(
         lambda x: np.empty((length + 1, *x.shape), x.dtype), self._timestep)
     extras = actions = None
@@ -82,7 +90,9 @@ class Unroller:
     for t in range(length + 1):
       _write_row(timesteps, t, self._timestep)
       action, extra, state = self._core.select_action(
-          params, self._timestep, self._state)
+          params, jax.tree.map(_pad, self._timestep), self._state)
+      action, extra = jax.tree.map(
+          lambda x: np.asarray(x)[:rows], (action, extra))
       if extras is None:
         extras = jax.tree.map(
             lambda x: np.empty((length + 1, *x.shape), x.dtype), extra)
@@ -117,6 +127,12 @@ class Unroller:
     self._lengths[is_first] = 0
     episodes.returns[t, is_last] = self._returns[is_last]
     episodes.length[t, is_last] = self._lengths[is_last]
+
+
+def _pad(x: types.Array) -> types.Array:
+  """Repeats the last of the `[B, ...]` rows to fill up the last tile."""
+  padding = -len(x) % _ROWS_PER_TILE
+  return np.concatenate([x, np.repeat(x[-1:], padding, 0)]) if padding else x
 
 
 def _write_row(buffers: types.ArrayTree, t: int, row: types.ArrayTree) -> None:

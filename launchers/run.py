@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from typing import Any, Dict, Mapping, Optional
 
 from cleanba_acme import checkpoint
@@ -67,8 +68,8 @@ def run(
     The exit status, one of `exits`; anything but 0 was explained on stderr.
 
   Raises:
-    ValueError: An argument is not allowed, the directory holds a run with other
-      settings, or none of its checkpoints can be read.
+    ValueError: An argument is not allowed, the directory can't be written to or
+      holds a run with other settings, or none of its checkpoints can be read.
   """
   if launch not in LAUNCHES:
     raise ValueError(
@@ -95,7 +96,8 @@ def run(
   # Which accelerators there are not is news to nobody.
   logging.getLogger('jax._src.xla_bridge').setLevel(logging.WARNING)
   _enable_compilation_cache()
-  os.makedirs(output_dir, exist_ok=True)
+  _make_output_dir(output_dir)
+  print(f'Output: {output_dir}', flush=True)
   _write_config(
       os.path.join(output_dir, 'config.json'),
       {**{name: getattr(experiment, name) for name in _SIZES},
@@ -130,6 +132,18 @@ def run(
   else:
     print('No episode ended, so there is no learning curve.')
   return exits.DONE
+
+
+def _make_output_dir(path: str) -> None:
+  """Makes the directory; ValueError if it can't be written to."""
+  try:
+    os.makedirs(path, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path):
+      pass
+  except OSError as error:
+    raise ValueError(
+        f'output_dir={path}: must be a directory that can be written to '
+        f'({error})') from error
 
 
 def _enable_compilation_cache() -> None:
@@ -173,7 +187,7 @@ def _resume(
   try:
     update, problems = checkpoints.find_latest(experiment.checkpoint_spec())
   except checkpoint.DamagedError as error:
-    raise ValueError(f'output_dir={session.output_dir!r}: {error}') from error
+    raise ValueError(f'output_dir={session.output_dir}: {error}') from error
   finally:
     checkpoints.close()
   for problem in problems:
@@ -211,7 +225,7 @@ def _write_config(
     differences = _find_differences(before, settings)
     if differences:
       raise ValueError(
-          f'output_dir={os.path.dirname(path)!r}: holds a run with other '
+          f'output_dir={os.path.dirname(path)}: holds a run with other '
           'settings:' + ''.join(f'\n  {line}' for line in differences))
   temporary = f'{path}.tmp'
   with open(temporary, 'w', encoding='utf-8') as file:

@@ -14,7 +14,6 @@ import os
 import platform
 import shlex
 import sys
-import tempfile
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 from absl import app
@@ -160,6 +159,10 @@ _CONFIG = ff.DEFINE_dict(
         {name: agent.config for name, agent in _AGENTS.items()}))
 _NETWORK = ff.DEFINE_dict(
     'network', **_make_items({'': network_config.NetworkConfig}))
+for _holder, _what in ((_CONFIG, 'agent'), (_NETWORK, 'network')):
+  # fancyflags has no argument for it.
+  flags.FLAGS[_holder.name].help = (
+      f'Settings of the {_what}, by --{_holder.name}.NAME=VALUE.')
 
 
 def main(
@@ -175,7 +178,7 @@ def main(
   try:
     status = _train(change)
   except ValueError as error:
-    print(f'train: {error}', file=sys.stderr)
+    print(f'train: {_as_flag(str(error))}', file=sys.stderr)
     status = exits.USER_ERROR
   # Threads that are still computing must not hold up, or crash, the exit.
   sys.stdout.flush()
@@ -216,7 +219,7 @@ def _train(change: Callable[[Any], Any]) -> int:
   try:
     environment_factory = registry.make_factory(_ENV.value, **env_options)
   except (ImportError, ValueError) as error:
-    raise ValueError(f'--env={_ENV.value}: {error}') from error
+    raise ValueError(f'--env: {error}') from error
   if _LAST_ACTION_AND_REWARD.value:
     environment_factory = wrappers.ObservationActionReward(environment_factory)
   module, name = agent.builder.split(':')
@@ -233,26 +236,20 @@ def _train(change: Callable[[Any], Any]) -> int:
       'handoff': _HANDOFF.value,
       'checkpoint_every': _CHECKPOINT_EVERY.value,
   }
-  try:
-    experiment = experiment_lib.Experiment(
-        builder=builder,
-        network_factory=functools.partial(
-            factory.make_networks, config=network),
-        environment_factory=environment_factory,
-        execution=learner_core.Execution(
-            devices=_parse_devices(_LEARNER_DEVICES.value),
-            reduction=_REDUCTION.value),
-        **sizes)
-  except ValueError as error:
-    raise ValueError(_as_flag(str(error), agent.config)) from error
+  experiment = experiment_lib.Experiment(
+      builder=builder,
+      network_factory=functools.partial(factory.make_networks, config=network),
+      environment_factory=environment_factory,
+      execution=learner_core.Execution(
+          devices=_parse_devices(_LEARNER_DEVICES.value),
+          reduction=_REDUCTION.value),
+      **sizes)
 
   output_dir = _OUTPUT_DIR.value or os.path.join(
       'results', '-'.join([
           _ENV.value.replace('/', '_').replace(':', '_'), _AGENT.value,
           str(_SEED.value),
           datetime.datetime.now().strftime('%Y%m%d-%H%M%S')]))
-  _check_output_dir(output_dir)
-  print(f'Output: {output_dir}', flush=True)
   return run.run(
       change(experiment), output_dir, _LAUNCH.value, _CHANNEL.value or 'memory',
       settings={
@@ -299,12 +296,13 @@ def _make_config(flag: str, config_class: type, values: Dict[str, Any]) -> Any:
     raise ValueError(f'--{flag}.{error}') from error
 
 
-def _as_flag(message: str, config_class: type) -> str:
+def _as_flag(message: str) -> str:
   """Names the flag in a message that begins with a field's name."""
   name = message.split('=')[0]
-  if name in (field.name for field in dataclasses.fields(config_class)):
-    return f'--config.{message}'
-  return f'--{message}' if name in flags.FLAGS else message
+  for flag in (f'config.{name}', name):
+    if flag in flags.FLAGS:
+      return f'--{flag}{message[len(name):]}'
+  return message
 
 
 def _parse_nproc() -> int:
@@ -344,18 +342,6 @@ def _parse_env_options(options: Sequence[str]) -> Dict[str, Any]:
     except (SyntaxError, ValueError):
       parsed[name] = value  # A plain string.
   return parsed
-
-
-def _check_output_dir(path: str) -> None:
-  """Makes the directory; ValueError if it can't be used."""
-  try:
-    os.makedirs(path, exist_ok=True)
-    with tempfile.TemporaryFile(dir=path):
-      pass
-  except OSError as error:
-    raise ValueError(
-        f'--output_dir={path}: must be a directory that can be written to '
-        f'({error})') from error
 
 
 def _versions() -> Dict[str, str]:

@@ -143,15 +143,17 @@ def make_env(num_devices: int) -> Dict[str, str]:
   """Returns the environment of runs which are to be compared.
 
   XLA's pool of threads grows with the number of devices, and the bits of
-  convolutions depend on it, so all of them get the same number.
+  convolutions depend on it, so all of them get the same number. Each compiles
+  for itself: what one found in the cache of another would prove nothing.
 
   Args:
     num_devices: The most that one of them uses.
   """
+  env = {'JAX_ENABLE_COMPILATION_CACHE': 'false'}
   before = os.environ.get(_XLA_FLAGS, '')
-  if num_devices == 1 or _DEVICE_COUNT in before:
-    return {}
-  return {_XLA_FLAGS: f'{before} {_DEVICE_COUNT}={num_devices}'.strip()}
+  if num_devices > 1 and _DEVICE_COUNT not in before:
+    env[_XLA_FLAGS] = f'{before} {_DEVICE_COUNT}={num_devices}'.strip()
+  return env
 
 
 def run(
