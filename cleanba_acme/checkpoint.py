@@ -6,6 +6,7 @@ Orbax writes; a checkpoint is there as a whole or not at all, and its numbers
 are checked against their fingerprint when it is read.
 """
 
+import json
 import logging
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -60,7 +61,7 @@ class Checkpointer:
         arrays=orbax.args.StandardSave(_as_dict(arrays)),
         metadata=orbax.args.JsonSave({
             'counters': checkpoint.counters,
-            'fingerprint': fingerprint.fingerprint(arrays)})))
+            'fingerprint': _fingerprint(arrays, checkpoint.counters)})))
 
   def save_for_inspection(
       self, update: int, state: types.TrainingState) -> str:
@@ -99,16 +100,17 @@ class Checkpointer:
           jax.tree.structure(like), [
               restored.arrays[str(i)] for i in range(len(restored.arrays))])
       arrays = _to_numpy(arrays)
+      counters = restored.metadata['counters']
       expected = restored.metadata['fingerprint']
     except Exception as error:  # Orbax raises what its storage raises.
       raise DamagedError(
           f'checkpoint {update} in {self._directory} can\'t be read: '
           f'{error}') from error
-    if fingerprint.fingerprint(arrays) != expected:
+    if _fingerprint(arrays, counters) != expected:
       raise DamagedError(
           f'checkpoint {update} in {self._directory} does not hold the numbers '
           'that were saved')
-    return Checkpoint(*arrays, restored.metadata['counters'])
+    return Checkpoint(*arrays, counters)
 
   def find_latest(
       self, like: Tuple[types.TrainingState, Any]
@@ -147,6 +149,11 @@ class Checkpointer:
 
 def _to_numpy(tree: types.ArrayTree) -> types.ArrayTree:
   return jax.tree.map(np.asarray, tree)
+
+
+def _fingerprint(arrays: types.ArrayTree, counters: Dict[str, Any]) -> str:
+  text = json.dumps(counters, sort_keys=True).encode()
+  return fingerprint.fingerprint((arrays, np.frombuffer(text, np.uint8)))
 
 
 def _as_dict(tree: types.ArrayTree) -> Dict[str, np.ndarray]:

@@ -180,6 +180,9 @@ def main(
   except ValueError as error:
     print(f'train: {_as_flag(str(error))}', file=sys.stderr)
     status = exits.USER_ERROR
+  except KeyboardInterrupt:  # Before the run began; `run` sees to later ones.
+    print('Interrupted.', file=sys.stderr)
+    status = exits.INTERRUPTED
   # Threads that are still computing must not hold up, or crash, the exit.
   sys.stdout.flush()
   sys.stderr.flush()
@@ -267,8 +270,10 @@ def _train(change: Callable[[Any], Any]) -> int:
           'xla_flags': os.environ.get('XLA_FLAGS', ''),
           'launch': _LAUNCH.value,
           'channel': _CHANNEL.value,
+          # The number of threads may have come from the environment.
           'command': shlex.join(
-              ['python', '-m', 'cleanba_acme.launchers.train', *sys.argv[1:]]),
+              ['python', '-m', 'cleanba_acme.launchers.train', *sys.argv[1:],
+               f'--xla_threads={xla_threads}']),
           'versions': _versions(),
       },
       keep_checkpoints=_KEEP_CHECKPOINTS.value,

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple)
 
 from cleanba_acme import ledger
 from cleanba_acme.launchers import exits
@@ -216,6 +217,7 @@ def kill(
     rng: random.Random,
     is_time: Callable[[], bool],
     max_sleep_s: float = 0.,
+    on_kill: Callable[[], object] = lambda: None,
 ) -> programs.Ended:
   """Kills a process of a run when it is time, and waits for the run's end.
 
@@ -226,6 +228,7 @@ def kill(
     rng: Chooses which actor, and how long to sleep.
     is_time: Whether it is time.
     max_sleep_s: The victim lives up to this longer.
+    on_kill: Called when it is done.
 
   Raises:
     AssertionError: The run was over before.
@@ -239,6 +242,7 @@ def kill(
   pid = program.wait_for(find, _START_S)
   time.sleep(rng.uniform(0, max_sleep_s))
   program.kill(pid)
+  on_kill()
   return program.wait(_START_S)
 
 

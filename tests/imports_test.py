@@ -30,6 +30,7 @@ _LAYERS = {
     'moments': ('types',),
     'seeding': ('types',),
     'fingerprint': ('types',),
+    'ledger': (),
     'networks': _DATA + ('fields', 'moments'),
     'losses': _DATA,
     'environments.base': _DATA,

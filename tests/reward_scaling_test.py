@@ -35,8 +35,8 @@ def _make_stream(seed, length, scale=3.):
   step_type = np.empty((length, _ENVS), np.int32)
   step_type[0] = FIRST
   for t, e in np.ndindex(length - 1, _ENVS):
-    step_type[t + 1, e] = (
-        FIRST if step_type[t, e] == LAST else rng.choice([MID, LAST], p=[.7, .3]))
+    goes_on = rng.choice([MID, LAST], p=[.7, .3])
+    step_type[t + 1, e] = FIRST if step_type[t, e] == LAST else goes_on
   reward = rng.normal(1., scale, step_type.shape).astype(np.float32)
   return step_type, np.where(step_type == FIRST, np.float32(0), reward)
 

@@ -4,9 +4,9 @@ from cleanba_acme import actor_core
 from cleanba_acme import rollout as rollout_lib
 from cleanba_acme import specs
 from cleanba_acme.environments import batch
+from cleanba_acme.environments import catch
 from cleanba_acme.networks import config as network_config
 from cleanba_acme.networks import factory
-from cleanba_acme.testing import collect
 from cleanba_acme.testing import fakes
 import dm_env
 import jax
@@ -67,8 +67,7 @@ def _init(num_envs, core_state=()):
 
 def _select_action(params, timestep, state):
   """Acts with the number in the observation; its state counts its calls."""
-  observation = timestep.observation['x'] if isinstance(
-      timestep.observation, dict) else timestep.observation
+  observation = timestep.observation
   return (
       observation[:, 0].astype(np.int32) % 3,
       {'params': np.full(len(observation), params, np.float32),
@@ -191,52 +190,58 @@ def test_environment_gets_actions_within_its_bounds_and_the_learner_the_raw():
   np.testing.assert_array_equal(received[0], [[-1.], [0.25]])
 
 
+def _make_board(seed):
+  return catch.Catch(seed, rows=4, columns=3)
+
+
+class _Collector:
+  """Collects rollouts of one network, which is compiled once per batch size."""
+
+  def __init__(self, **network):
+    self._factory = batch.DmEnvFactory(_make_board)
+    networks = factory.make_networks(
+        self._factory.spec, network_config.NetworkConfig(**network))
+    core = actor_core.make_actor_core(
+        networks, (actor_core.LOG_PROB, actor_core.VALUE))
+    self._params = networks.init(jax.random.PRNGKey(3))
+    self._core = core._replace(select_action=jax.jit(core.select_action))
+
+  def collect(self, environments):
+    """Returns two rollouts of five steps by environments of these indices."""
+    unroller = rollout_lib.Unroller(
+        self._factory(environments[0], len(environments)),
+        self._factory.spec.actions, self._core,
+        self._core.init(jax.random.PRNGKey(0), environments), 5)
+    return [unroller.unroll(self._params)[0] for _ in range(2)]
+
+
 def test_concatenate_joins_actors_along_environments():
-  networks = dict(hiddens=(4,), core='gru', core_size=4)
-  parts = [_collect(networks, range(first, first + 2)) for first in (0, 2)]
+  collector = _Collector(hiddens=(4,), core='gru', core_size=4)
+  parts = [collector.collect(range(i, i + 2))[1] for i in (0, 2)]
   whole = rollout_lib.concatenate(parts)
-  assert whole.reward.shape == (13, 4) and whole.action.shape == (12, 4)
+  assert whole.reward.shape == (6, 4) and whole.action.shape == (5, 4)
   assert whole.core_state.shape == (4, 4)
   np.testing.assert_array_equal(whole.observation[:, 2:], parts[1].observation)
   np.testing.assert_array_equal(whole.core_state[2:], parts[1].core_state)
   assert rollout_lib.concatenate(parts[:1]) is parts[0]
 
 
-def _collect(network, environments):
-  """Two rollouts of six steps as one, by environments of these indices."""
-  factory_ = fakes.SleepyFactory(batch.DmEnvFactory(_make_board), 0.)
-  networks = factory.make_networks(
-      factory_.spec, network_config.NetworkConfig(**network))
-  core = actor_core.make_actor_core(
-      networks, (actor_core.LOG_PROB, actor_core.VALUE))
-  rollouts = collect.collect(
-      factory_, core, networks.init(jax.random.PRNGKey(3)), num_rollouts=2,
-      num_envs=len(environments), unroll_length=6, first=environments[0])
-  joined = jax.tree.map(lambda *x: np.concatenate(x), *[
-      r._replace(observation=r.observation[:-1] if i == 0 else r.observation,
-                 reward=r.reward[:-1] if i == 0 else r.reward,
-                 core_state=()) for i, r in enumerate(rollouts)])
-  return joined._replace(core_state=rollouts[1].core_state)
-
-
-def _make_board(seed):
-  return fakes.catch.Catch(seed, rows=4, columns=3)
-
-
-# The defaults, and sizes that were seen to depend on the rows beside them.
+# The default, and those that were seen to depend on the rows beside them.
 @pytest.mark.parametrize('network', [
-    dict(), dict(hiddens=(8, 8)), dict(hiddens=(16,)),
-    dict(hiddens=(8,), core='lstm', core_size=8),
-    dict(hiddens=(8,), core='gru', core_size=16),
-    dict(torso='conv', channels=(4,), hiddens=(16,)),
+    {}, {'hiddens': (16,)},
+    {'hiddens': (8,), 'core': 'lstm', 'core_size': 8},
+    {'hiddens': (8,), 'core': 'gru', 'core_size': 16},
+    {'torso': 'conv', 'channels': (4,), 'hiddens': (16,)},
 ], ids=str)
 def test_rollouts_do_not_depend_on_the_split_over_actors(network):
-  whole = _collect(network, range(24))
+  collector = _Collector(**network)
+  whole = collector.collect(range(24))
   for rows in (1, 2, 3, 4, 8, 12):
-    parts = [_collect(network, range(first, first + rows))
+    parts = [collector.collect(range(first, first + rows))
              for first in range(0, 24, rows)]
-    assert len(parts) == 24 // rows
-    for name, leaf, other in zip(
-        whole._fields, whole, rollout_lib.concatenate(parts)):
-      for array, expected in zip(jax.tree.leaves(other), jax.tree.leaves(leaf)):
-        assert array.tobytes() == expected.tobytes(), (name, rows)
+    for expected, rollouts in zip(whole, zip(*parts)):
+      joined = rollout_lib.concatenate(rollouts)
+      for name, tree, other in zip(joined._fields, joined, expected):
+        for leaf, other_leaf in zip(
+            jax.tree.leaves(tree), jax.tree.leaves(other)):
+          assert leaf.tobytes() == other_leaf.tobytes(), (name, rows)

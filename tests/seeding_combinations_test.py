@@ -1,5 +1,4 @@
-"""All keys that a run draws with are distinct, and no other run has one of them.
-"""
+"""All keys of a run are distinct, and no other run has one of them."""
 
 import functools
 

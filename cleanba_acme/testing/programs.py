@@ -55,12 +55,15 @@ class Program:
       env: Further environment variables.
     """
     self._mark = f'{_MARK}={uuid.uuid4().hex}'
-    name, value = self._mark.split('=')
     self._output = tempfile.TemporaryFile(mode='w+', encoding='utf-8')  # pylint: disable=consider-using-with
+    # A run in this process has left the place of its own compilation cache.
+    inherited = {
+        key: value for key, value in os.environ.items()
+        if key != 'JAX_COMPILATION_CACHE_DIR'}
     self._process = subprocess.Popen(  # pylint: disable=consider-using-with
         [sys.executable, '-m', module, *flags],
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
-             **(env or {}), name: value},
+        env={**inherited, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
+             **(env or {}), **dict([self._mark.split('=')])},
         stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
         start_new_session=True)
 

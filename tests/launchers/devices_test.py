@@ -49,7 +49,7 @@ _CASES = {
 }
 _DEVICES = (1, 2, 4)
 _REDUCTIONS = ('fast', 'invariant')
-# Of this case, whole runs are compared; of the others, updates on the same data.
+# Of this case, whole runs are compared; of the others, updates on equal data.
 _RUN_CASE = 'impala-gru'
 
 

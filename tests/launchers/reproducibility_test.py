@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from typing import Any, Mapping, NamedTuple
+from unittest import mock
 
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme import seeding
@@ -128,17 +129,14 @@ def _reference(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope='module')
 def _compilation_cache(tmp_path_factory):
-  """Compiles what the runs share once; processes don't see this."""
-  settings = {
-      'jax_compilation_cache_dir': str(tmp_path_factory.mktemp('cache')),
-      'jax_persistent_cache_min_compile_time_secs': 0.,
-  }
-  before = {name: getattr(jax.config, name) for name in settings}
-  for name, value in settings.items():
-    jax.config.update(name, value)
-  yield
-  for name, value in before.items():
-    jax.config.update(name, value)
+  """Compiles what the runs in this process share once; others don't see it."""
+  name = 'jax_compilation_cache_dir'
+  before = getattr(jax.config, name)
+  directory = str(tmp_path_factory.mktemp('cache'))
+  with mock.patch.dict(os.environ, {name.upper(): directory}):
+    jax.config.update(name, directory)
+    yield
+  jax.config.update(name, before)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,16 @@
 
 import json
 import os
+import shlex
+import shutil
+import signal
 import threading
+import time
 
 from absl import flags
 from absl.testing import flagsaver
+from cleanba_acme import ledger
+from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import train
 from cleanba_acme.testing import programs
 import psutil
@@ -130,6 +136,43 @@ def test_config_says_how_to_run_it_again(monkeypatch, tmp_path):
   assert config['config']['entropy_cost'] == 0.05
   assert config['config']['discount'] == 0.99  # Defaults are written down too.
   assert config['network']['hiddens'] == [8]
-  assert config['record']['command'].startswith(
-      'python -m cleanba_acme.launchers.train')
   assert 'jax' in config['record']['versions']
+
+
+def test_recorded_command_gives_the_same_run_again(tmp_path):
+  output_dir = tmp_path / 'run'
+  with programs.Program(
+      programs.TRAIN, *_GOOD, '--seed=7', f'--output_dir={output_dir}',
+      env={'NPROC': '2'}) as program:
+    assert program.wait().status == 0
+
+  def read(name):
+    with open(output_dir / name, encoding='utf-8') as file:
+      return file.read()
+
+  config, ledger_ = json.loads(read('config.json')), read('ledger.csv')
+  python, option, module, *arguments = shlex.split(config['record']['command'])
+  assert (python, option, module) == ('python', '-m', programs.TRAIN)
+  # The same command goes on with the run, unless there is none any more.
+  shutil.move(output_dir, tmp_path / 'moved')
+  assert programs.train(*arguments).status == 0
+  again = json.loads(read('config.json'))
+  for same in (config, again):
+    same['record'].pop('command')
+  assert again == config
+  assert ledger.compare(
+      ledger.read(str(output_dir)), ledger.read(str(tmp_path / 'moved'))) is None
+  assert len(ledger_.splitlines()) == 3
+
+
+@pytest.mark.parametrize('seconds', [0.3, 1.5])
+def test_interrupt_before_the_run_begins(seconds, tmp_path):
+  output_dir = tmp_path / 'run'
+  with programs.Program(
+      programs.TRAIN, *_GOOD, f'--output_dir={output_dir}') as program:
+    time.sleep(seconds)
+    program.interrupt()
+    ended = program.wait()
+  # Python itself has no handler yet, or hasn't it any more.
+  assert ended.status in (exits.INTERRUPTED, -signal.SIGINT)
+  assert not ended.left_over

@@ -95,10 +95,21 @@ def test_hidden_layers_are_orthogonal_with_the_gain_of_relu():
     assert not layer['b'].any()
 
 
-def test_convolutions_keep_variance():
-  network = _transform(lambda: torsos.ConvNet((64,), hiddens=()))
+@pytest.mark.parametrize('make_torso, name', [
+    (lambda: torsos.ConvNet((16,), hiddens=()), 'conv_net'),
+    (lambda: torsos.NatureCNN((16, 8, 8), hiddens=()), 'nature_cnn')])
+def test_plain_convolutions_are_orthogonal(make_torso, name):
+  params = _transform(make_torso).init(_KEY, jnp.zeros((1, 36, 36, 4)))
+  conv = params[f'{name}/~body/conv2_d']
+  w = conv['w'].reshape(-1, 16)
+  np.testing.assert_allclose(w.T @ w, 2. * np.eye(16), atol=1e-5)
+  assert not conv['b'].any()
+
+
+def test_convolutions_of_the_resnet_are_those_of_cleanba():
+  network = _transform(lambda: torsos.ResNet((64,), hiddens=()))
   params = network.init(_KEY, jnp.zeros((1, 4, 4, 32)))
-  conv = params['conv_net/~body/conv2_d']
+  conv = params['res_net/~body/conv2_d']
   # LeCun: variance 1 / fan-in. Truncated at two deviations of the normal
   # before truncation, whose own deviation is 0.8796 of it.
   np.testing.assert_allclose(conv['w'].var(), 1 / (9 * 32), rtol=0.05)
