@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/set_up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test bazel bazel-test lock clean
+.PHONY: help setup train test figures bazel bazel-test lock clean
 
 help:  ## Lists the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | \
@@ -53,6 +53,9 @@ train: setup  ## Trains PPO on Catch; see TRAIN_FLAGS and EXTRA_FLAGS.
 
 test: setup  ## Runs the tests that are not slow; see PYTEST_FLAGS.
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+figures: setup  ## Remakes the figures of docs/reproducibility.md.
+	$(BIN)/python -m cleanba_acme.launchers.figures
 
 # Nothing is installed where there is a Bazel, and nothing but these packages.
 bazel:

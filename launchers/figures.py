@@ -29,7 +29,7 @@ _OUTPUT_DIR = flags.DEFINE_string(
 _RERUNS = flags.DEFINE_integer(
     'reruns', 2, 'Runs of each handoff beside each load.', lower_bound=1)
 _TOTAL_STEPS = flags.DEFINE_integer(
-    'total_steps', 200_000, 'Environment steps of each run.')
+    'total_steps', 300_000, 'Environment steps of each run.')
 _FROM_CSV = flags.DEFINE_bool(
     'from_csv', False, 'Draw what the CSV files have, and run nothing.')
 
@@ -144,13 +144,13 @@ def _draw_curves(axes: Any, rows: _Rows) -> None:
     for row in rows:
       if row['busy_loops'] == str(load) and row['episode_return']:
         curves[row['rerun']].append(
-            (int(row['steps']), float(row['episode_return'])))
+            (int(row['steps']) / 1000, float(row['episode_return'])))
     for rerun, points in curves.items():
       # Lines that coincide must be seen to: the lower ones are wider.
-      axes.plot(*zip(*points), color=color, alpha=0.7,
-                linewidth=1.5 + 2.5 * (len(_LOADS) - 1 - load),
+      axes.plot(*zip(*points), color=color, alpha=0.8,
+                linewidth=1.2 + 2 * (len(_LOADS) - 1 - load),
                 label=None if int(rerun) else _label(load))
-  axes.set(xlabel='environment steps',
+  axes.set(xlabel='environment steps, in thousands',
            ylabel='episode return (mean of the last 100)')
 
 
@@ -168,8 +168,9 @@ def _draw_lags(axes: Any, rows: _Rows) -> None:
   axes.set_xticks(
       range(_MAX_LAG + 1),
       [*map(str, range(_MAX_LAG)), f'≥ {_MAX_LAG}'])
-  axes.set(xlabel='policy lag of a rollout, in versions',
-           ylabel='share of rollouts')
+  # What is rare must be seen, too.
+  axes.set(xlabel='policy lag of a rollout, in versions', yscale='log',
+           ylim=(1e-4, 1), ylabel='share of rollouts')
 
 
 if __name__ == '__main__':

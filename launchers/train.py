@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import platform
 import shlex
+import signal
 import sys
 from typing import Any, Callable, Dict, Sequence, Tuple
 
@@ -175,18 +176,29 @@ def main(
   """
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
+  before = signal.signal(signal.SIGINT, _exit_on_interrupt)
   try:
     status = _train(change)
   except ValueError as error:
     print(f'train: {_as_flag(str(error))}', file=sys.stderr)
     status = exits.USER_ERROR
-  except KeyboardInterrupt:  # Before the run began; `run` sees to later ones.
-    print('Interrupted.', file=sys.stderr)
+  except KeyboardInterrupt:  # Between runs; `run` sees to others.
     status = exits.INTERRUPTED
+  finally:
+    signal.signal(signal.SIGINT, before)
   # Threads that are still computing must not hold up, or crash, the exit.
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(status)
+
+
+def _exit_on_interrupt(*unused_args) -> None:
+  """Handles Ctrl-C before a run begins.
+
+  An exception would not do: modules in C, while they are imported, make an
+  ImportError of it.
+  """
+  os._exit(exits.INTERRUPTED)
 
 
 def _train(change: Callable[[Any], Any]) -> int:
@@ -253,8 +265,10 @@ def _train(change: Callable[[Any], Any]) -> int:
           _ENV.value.replace('/', '_').replace(':', '_'), _AGENT.value,
           str(_SEED.value),
           datetime.datetime.now().strftime('%Y%m%d-%H%M%S')]))
+  experiment = change(experiment)
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   return run.run(
-      change(experiment), output_dir, _LAUNCH.value, _CHANNEL.value or 'memory',
+      experiment, output_dir, _LAUNCH.value, _CHANNEL.value or 'memory',
       settings={
           'agent': _AGENT.value,
           'env': _ENV.value,

@@ -185,22 +185,26 @@ def _labels(items):
   return [(int(i.actor), int(i.round), int(i.version)) for i in items]
 
 
-def test_sampler_takes_one_item_of_every_actor_in_actor_order(stop):
+@pytest.mark.parametrize('order', [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_sampler_takes_one_item_of_every_actor_in_actor_order(order, stop):
   readers = [channels.MemoryChannel(str(i), stop, capacity=9) for i in range(3)]
-  # The last actor is fast, the first one slow: nothing of it may be seen.
-  for actor, rounds in ((2, 3), (1, 2), (0, 1)):
+  # One actor is fast and another one slow: nothing of it may be seen.
+  fast, middle, slow = order
+  for actor, rounds in ((fast, 3), (middle, 2), (slow, 1)):
     for r in range(rounds):
       readers[actor].put(_rollout_item(actor, r, r))
   sampler = channels.SizeGatedSampler(readers)
   assert _labels(sampler.sample(0, 0, _SHORT_S)) == [
       (0, 0, 0), (1, 0, 0), (2, 0, 0)]
-  with pytest.raises(channels.TimedOut, match='round 1 lacks actor 0 '):
+  with pytest.raises(channels.TimedOut, match=f'round 1 lacks actor {slow} '):
     sampler.sample(1, 1, _SHORT_S)
   # The gate is over the round: waiting took nothing from the others.
-  readers[0].put(_rollout_item(0, 1, 1))
+  readers[slow].put(_rollout_item(slow, 1, 1))
   assert _labels(sampler.sample(1, 1, _SHORT_S)) == [
       (0, 1, 1), (1, 1, 1), (2, 1, 1)]
-  with pytest.raises(channels.TimedOut, match='round 2 lacks actor 0 '):
+  with pytest.raises(
+      channels.TimedOut,
+      match=f'round 2 lacks actor {min(middle, slow)} .*last seen: round 1, '):
     sampler.sample(2, 2, _SHORT_S)
 
 

@@ -114,6 +114,14 @@ class Program:
         continue
     return None
 
+  def has_loaded(self, name: str) -> bool:
+    """Whether the script's process has loaded a library of this name yet."""
+    try:
+      return name in pathlib.Path(f'/proc/{self.pid}/maps').read_text(
+          encoding='utf-8')
+    except OSError:
+      return False
+
   def output(self) -> str:
     """Returns what it has printed so far."""
     size = os.fstat(self._output.fileno()).st_size
