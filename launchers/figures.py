@@ -11,6 +11,7 @@ made of them. `--from_csv` only draws them again.
 import collections
 import csv
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -51,6 +52,8 @@ _Rows = List[Dict[str, Any]]
 
 
 def main(argv: Sequence[str]) -> None:
+  # However it is ended, it ends the processes that it started.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
   folder = _OUTPUT_DIR.value
@@ -68,6 +71,8 @@ def main(argv: Sequence[str]) -> None:
   except exits.NodeFailed as failure:
     print(f'{failure}: {failure.report}', file=sys.stderr)
     sys.exit(failure.status)
+  except KeyboardInterrupt:
+    sys.exit(exits.INTERRUPTED)
 
 
 def _run_all(folder: str) -> None:
@@ -128,6 +133,7 @@ def _draw(folder: str) -> None:
       draw(axes, [row for row in rows if row['handoff'] == handoff])
       axes.set_title(f'--handoff={handoff}')
       axes.grid(alpha=0.3)
+      axes.set_axisbelow(True)
     panels[0].legend(frameon=False)
     figure.savefig(
         os.path.join(folder, f'{os.path.splitext(name)[0]}.png'), dpi=120)

@@ -21,6 +21,7 @@ The exit status is 0 (all are identical), 1 (wrong arguments), 2 (a run failed),
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -48,6 +49,8 @@ _NAME_WIDTH = 26
 
 
 def main(argv: Sequence[str]) -> None:
+  # However it is ended, it ends the processes that it started.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
   arguments = list(argv[1:])
   try:
     if arguments and not arguments[0].startswith('-'):

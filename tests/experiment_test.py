@@ -18,7 +18,8 @@ def _make(network=None, **changes):
   config = network_config.NetworkConfig(hiddens=(4,), **(network or {}))
   return experiment_lib.Experiment(**{
       'builder': ppo_builder.PPOBuilder(ppo_config.PPOConfig()),
-      'network_factory': functools.partial(factory.make_networks, config=config),
+      'network_factory': functools.partial(
+          factory.make_networks, config=config),
       'environment_factory': registry.make_factory(
           'cleanba_acme.testing.fakes:make_catch'),
       'seed': 1, 'num_actors': 2, 'num_envs': 8, 'unroll_length': 6,

@@ -1,4 +1,4 @@
-"""Tests of rollouts: alignment, episodes, and what doesn't change their bits."""
+"""Tests of rollouts: alignment, episodes, and what their bits depend on."""
 
 from cleanba_acme import actor_core
 from cleanba_acme import rollout as rollout_lib

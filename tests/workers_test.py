@@ -59,7 +59,8 @@ class _SlowActorFactory:
 
   def __call__(self, seed, num_envs):
     sleep_s = 0.02 if seed == self._slow_seed else 0.
-    return batch.BatchedEnvironment([self.make(sleep_s) for _ in range(num_envs)])
+    return batch.BatchedEnvironment(
+        [self.make(sleep_s) for _ in range(num_envs)])
 
 
 class _VersionBuilder:

@@ -62,8 +62,11 @@ class Program:
         if key != 'JAX_COMPILATION_CACHE_DIR'}
     self._process = subprocess.Popen(  # pylint: disable=consider-using-with
         [sys.executable, '-m', module, *flags],
-        env={**inherited, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
-             **(env or {}), **dict([self._mark.split('=')])},
+        env={
+            **inherited,
+            'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
+            **(env or {}),
+            **dict([self._mark.split('=')])},
         stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
         start_new_session=True)
 

@@ -48,6 +48,9 @@ _CASES = {
         _IMPALA, {'hiddens': (8,), 'core': 'gru', 'core_size': 8}, 1),
 }
 _DEVICES = (1, 2, 4)
+# All cases compile anew for each number of devices.
+_TIMEOUT_S = 900
+pytestmark = pytest.mark.timeout(_TIMEOUT_S)
 _REDUCTIONS = ('fast', 'invariant')
 # Of this case, whole runs are compared; of the others, updates on equal data.
 _RUN_CASE = 'impala-gru'
@@ -125,7 +128,7 @@ def _output_dir(tmp_path_factory):
            'XLA_FLAGS': '--xla_force_host_platform_device_count='
                         f'{max(_DEVICES)}'},
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-      timeout=280)
+      timeout=_TIMEOUT_S)
   assert ended.returncode == 0, ended.stdout
   return output_dir
 

@@ -64,6 +64,7 @@ _CASES = {
         {'hiddens': (8,), 'core': 'gru', 'core_size': 8}, 1),
 }
 _EVERY_CASE = pytest.mark.parametrize('case', list(_CASES))
+_QUICK_CASES = ('ppo-lag0', 'impala-gru-lag1')
 
 
 def _make_experiment(case, env_options=None, **changes):
@@ -96,7 +97,8 @@ def _make_flags(case, env_options=None):
 
 def _read(path, columns):
   with open(path, newline='', encoding='utf-8') as file:
-    return [tuple(row[name] for name in columns) for row in csv.DictReader(file)]
+    return [
+        tuple(row[name] for name in columns) for row in csv.DictReader(file)]
 
 
 def _results(output_dir):
@@ -217,7 +219,10 @@ def test_environments_split_over_other_actors(
   ) == reference(case)
 
 
-@_EVERY_CASE
+# One case of each policy lag; the others, half a minute each, are slow.
+@pytest.mark.parametrize('case', [
+    pytest.param(case, marks=[] if case in _QUICK_CASES else pytest.mark.slow)
+    for case in _CASES])
 def test_processes(case, reference, tmp_path):
   # The ones that act ahead of the learner have the worst of timings.
   is_ahead = _CASES[case].policy_lag > 0
