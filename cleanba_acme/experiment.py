@@ -1,11 +1,12 @@
 """Everything that defines a run, and nothing of how it is launched."""
 
 import dataclasses
-from typing import Callable, Tuple
+from typing import Callable, Optional, Tuple
 
 from cleanba_acme import actor_core
 from cleanba_acme import builder as builder_lib
 from cleanba_acme import learner_core
+from cleanba_acme import rollout as rollout_lib
 from cleanba_acme import seeding
 from cleanba_acme import specs
 from cleanba_acme import types
@@ -123,6 +124,15 @@ class Experiment:
     """Whether the handoff is the usual one, without a contract."""
     return self.handoff == 'asynchronous'
 
+  @property
+  def num_buffers(self) -> Optional[int]:
+    """Rollouts that an actor, and the learner, need memory for; None: any.
+
+    Round `r + 1 + L` is acted by version `r + 1`, which is published after the
+    update on round `r`: by then, nobody reads that round's data any more.
+    """
+    return None if self.is_asynchronous else self.policy_lag + 1
+
   def policy_version(self, round_index: int) -> int:
     """Returns the version that acts in a round: arithmetic, never "latest"."""
     return max(0, round_index - self.policy_lag)
@@ -134,6 +144,18 @@ class Experiment:
   def make_actor_core(self, evaluation: bool = False) -> actor_core.ActorCore:
     """Makes the agent's acting half."""
     return self.builder.make_actor_core(self._make_networks(), evaluation)
+
+  def compile_actor_core(self) -> actor_core.ActorCore:
+    """Makes the acting half, compiled for what the run's actors evaluate.
+
+    Actors of one process share it, so it is compiled once.
+    """
+    core = self.make_actor_core()
+    timestep, state = self._actor_inputs(
+        core, rollout_lib.pad_rows(self.envs_per_actor))
+    params = self.checkpoint_spec()[0].params
+    return core._replace(select_action=jax.jit(core.select_action).lower(
+        params, timestep, state).compile())
 
   def make_learner_core(self) -> learner_core.LearnerCore:
     """Makes the agent's learning half."""
@@ -155,35 +177,13 @@ class Experiment:
   def item_specs(self) -> Tuple[types.RolloutItem, types.ParametersItem]:
     """Returns the trees of `jax.ShapeDtypeStruct` that the channels carry."""
     length, rows = self.unroll_length, self.envs_per_actor
-
-    def timed(leaf, steps=length + 1):
-      return jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype)
-
-    def batched(spec):
-      return jax.ShapeDtypeStruct((rows, *spec.shape), spec.dtype)
-
     spec = self.environment_factory.spec
-    scalar = jax.ShapeDtypeStruct((), np.int32)
-    timestep = dm_env.TimeStep(
-        step_type=jax.ShapeDtypeStruct((rows,), np.int32),
-        reward=jax.ShapeDtypeStruct((rows,), np.float32),
-        discount=jax.ShapeDtypeStruct((rows,), np.float32),
-        observation=jax.tree.map(batched, spec.observations))
-    core = self.make_actor_core()
     params = self.checkpoint_spec()[0].params
-    state = jax.eval_shape(
-        lambda key: core.init(key, range(rows)),
-        jax.ShapeDtypeStruct((2,), np.uint32))
+    core = self.make_actor_core()
+    timestep, state = self._actor_inputs(core, rows)
     action, extras, _ = jax.eval_shape(
         core.select_action, params, timestep, state)
-    rollout = types.Rollout(
-        observation=jax.tree.map(timed, timestep.observation),
-        reward=timed(timestep.reward),
-        discount=timed(timestep.discount),
-        step_type=timed(timestep.step_type),
-        action=timed(action, steps=length),
-        extras=jax.tree.map(timed, extras),
-        core_state=state.core_state)
+    scalar = jax.ShapeDtypeStruct((), np.int32)
     episodes = types.Episodes(
         returns=jax.ShapeDtypeStruct((length, rows), np.float32),
         length=jax.ShapeDtypeStruct((length, rows), np.int32))
@@ -191,8 +191,27 @@ class Experiment:
         types.RolloutItem(
             actor=scalar, round=scalar, version=scalar,
             keys=jax.ShapeDtypeStruct((rows, 3), np.uint32),
-            rollout=rollout, episodes=episodes),
+            rollout=rollout_lib.make_spec(
+                spec, length, action, extras, state.core_state),
+            episodes=episodes),
         types.ParametersItem(scalar, params))
+
+  def _actor_inputs(
+      self, core: actor_core.ActorCore, rows: int
+  ) -> Tuple[dm_env.TimeStep, actor_core.ActorState]:
+    """Returns what `select_action` takes, as `jax.ShapeDtypeStruct`s."""
+    scalars = lambda dtype: jax.ShapeDtypeStruct((rows,), dtype)
+    timestep = dm_env.TimeStep(
+        step_type=scalars(np.int32),
+        reward=scalars(np.float32),
+        discount=scalars(np.float32),
+        observation=jax.tree.map(
+            lambda spec: jax.ShapeDtypeStruct((rows, *spec.shape), spec.dtype),
+            self.environment_factory.spec.observations))
+    state = jax.eval_shape(
+        lambda key: core.init(key, range(rows)),
+        jax.ShapeDtypeStruct((2,), np.uint32))
+    return timestep, state
 
   def _make_networks(self) -> networks_lib.ActorCritic:
     return self.network_factory(self.environment_factory.spec)

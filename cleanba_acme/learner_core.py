@@ -26,11 +26,15 @@ class LearnerCore(NamedTuple):
   Attributes:
     init: `(init_key, shuffling_key) -> state`.
     update: `(state, rollout) -> state, metrics`: one round's update from the
-      global batch `[T+1, B]`; `metrics` are scalars.
+      global batch `[T+1, B]`; `metrics` are scalars. The arrays of the rollout
+      are written over after it; what is to be kept must be copied.
+    put: `rollout -> rollout`: puts the global batch where `update` computes;
+      called while the update before is under way, if there is a policy lag.
   """
   init: Callable[[types.PRNGKey, types.PRNGKey], types.TrainingState]
   update: Callable[[types.TrainingState, types.Rollout],
                    Tuple[types.TrainingState, Metrics]]
+  put: Callable[[types.Rollout], types.Rollout] = lambda rollout: rollout
 
 
 class Execution(NamedTuple):
@@ -121,6 +125,7 @@ def make_learner_core(
         key=shuffling_key)
 
   prepare = jax.jit(prepare)
+  copy = jax.jit(lambda carry: jax.tree.map(jnp.copy, carry))
 
   @jax.jit
   def make_indices(key: types.PRNGKey, num_updates: types.Array) -> types.Array:
@@ -157,19 +162,25 @@ def make_learner_core(
     return networks.observe(params, jax.tree.map(
         lambda x: x[:-1].reshape((-1,) + x.shape[2:]), observation))
 
+  def put(rollout: types.Rollout) -> types.Rollout:
+    if len(execution.devices) == 1 or execution.reduction == 'invariant':
+      return jax.device_put(rollout, jax.local_devices()[execution.devices[0]])
+    return jax.device_put(rollout, _shardings(rollout, execution))
+
   def update(
       state: types.TrainingState, rollout: types.Rollout,
   ) -> Tuple[types.TrainingState, Metrics]:
-    rollout = _put(rollout, execution)
+    rollout = put(rollout)  # No copy of what is there already.
+    # The steps write over the carry; the state belongs to the caller.
+    carry = copy((state.params, state.optimizer_state))
     (params, optimizer_state), metrics = take_steps(
-        prepare(rollout), (state.params, state.optimizer_state),
-        make_indices(state.key, state.num_updates))
+        prepare(rollout), carry, make_indices(state.key, state.num_updates))
     return state._replace(
         params=observe(params, rollout.observation),
         optimizer_state=optimizer_state,
         num_updates=state.num_updates + 1), metrics
 
-  return LearnerCore(init, update)
+  return LearnerCore(init, update, put)
 
 
 def _check_execution(execution: Execution, minibatch_size: int) -> None:
@@ -205,9 +216,9 @@ def _make_fast_steps(select, gradients_of, apply_gradients, execution):
     gradients, metrics = gradients_of(carry[0], minibatch)
     return apply_gradients(carry, gradients, metrics)
 
-  jitted_step = jax.jit(step)
+  jitted_step = jax.jit(step, donate_argnums=1)
 
-  @jax.jit
+  @functools.partial(jax.jit, donate_argnums=1)
   def scan_steps(samples: Samples, carry: Carry, indices: types.Array):
     carry, metrics = jax.lax.scan(
         functools.partial(step, samples), carry, indices)
@@ -238,7 +249,7 @@ def _make_invariant_steps(select, gradients_of, apply_gradients, execution):
   """
   parts = execution.micro_batches
   gradients_of = jax.jit(gradients_of)
-  apply_gradients = jax.jit(apply_gradients)
+  apply_gradients = jax.jit(apply_gradients, donate_argnums=0)
 
   @jax.jit
   def select_parts(samples: Samples, indices: types.Array) -> List[Minibatch]:
@@ -277,13 +288,6 @@ def _make_invariant_steps(select, gradients_of, apply_gradients, execution):
 @jax.jit
 def _mean(metrics: Sequence[Metrics]) -> Metrics:
   return jax.tree.map(lambda *xs: jnp.mean(jnp.stack(xs)), *metrics)
-
-
-def _put(rollout: types.Rollout, execution: Execution) -> types.Rollout:
-  """Puts the global batch where it is computed on."""
-  if len(execution.devices) == 1 or execution.reduction == 'invariant':
-    return jax.device_put(rollout, jax.local_devices()[execution.devices[0]])
-  return jax.device_put(rollout, _shardings(rollout, execution))
 
 
 def _shardings(data: Any, execution: Execution) -> Any:

@@ -74,4 +74,4 @@ def scale_rewards(
     state, metrics = core.update(state, rollout._replace(reward=reward))
     return state._replace(reward_statistics=statistics), metrics
 
-  return learner_core.LearnerCore(init, update)
+  return core._replace(init=init, update=update)

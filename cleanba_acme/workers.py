@@ -5,10 +5,13 @@ same under every launcher; only the channels they are given differ.
 """
 
 import collections
+from concurrent import futures
 import contextlib
 import itertools
+import threading
 import time
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import (
+    Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple)
 
 from cleanba_acme import actor_core as actor_core_lib
 from cleanba_acme import channels
@@ -46,7 +49,7 @@ class Actor:
     Args:
       experiment: The run.
       index: This actor's index.
-      core: How to act, with a jitted `select_action`.
+      core: How to act, with a jitted or compiled `select_action`.
       parameters: Where the learner's versions come from.
       rollouts: Where the rollouts go.
       first_round: The round to begin with: 0, or that of a checkpoint.
@@ -109,10 +112,10 @@ class Actor:
     key = seeding.purpose_key(experiment.seed, seeding.Purpose.ACTING)
     state = self._core.init(key, range(first, first + rows))
     return rollout_lib.Unroller(
-        environment, experiment.environment_factory.spec.actions, self._core,
+        environment, experiment.environment_factory.spec, self._core,
         # Steps count on, so that no key is ever used twice.
         state._replace(step=jnp.int32(round_index * experiment.unroll_length)),
-        experiment.unroll_length)
+        experiment.unroll_length, experiment.num_buffers)
 
   def _rounds(self) -> Iterable[int]:
     if self._experiment.is_asynchronous:
@@ -168,6 +171,8 @@ class Learner:
     self._checkpoints = checkpoints
     self._first_round = first_round
     self._episodes = _EpisodeStatistics()
+    # The latest batches; the oldest is written over.
+    self._batches = collections.deque()
 
   def run(self) -> types.TrainingState:
     """Runs all rounds.
@@ -203,38 +208,40 @@ class Learner:
         start.older_params, maxlen=experiment.policy_lag)
     begin_run = time.monotonic() - start.counters['seconds']
 
+    ahead = None
     for round_index in range(first_round, experiment.num_rounds):
       begin = time.monotonic()
-      items = self._sampler.sample(
-          round_index, experiment.policy_version(round_index),
-          self._timeout_s)
-      taken = time.monotonic()
+      taken = ahead.result() if ahead else self._take(round_index)
+      took = time.monotonic()
+      # With a lag, actors hand over the next round while this one is learned.
+      if experiment.policy_lag and round_index + 1 < experiment.num_rounds:
+        ahead = _start(self._take, round_index + 1)
       recent.append(params)
-      batch = rollout_lib.concatenate([item.rollout for item in items])
-      state, metrics = self._core.update(state, batch)
-      params = _copy_to_host(state.params)  # Waits for the update to end.
+      state, metrics = jax.block_until_ready(
+          self._core.update(state, taken.batch))
+      params = _copy_to_host(state.params)
       updated = time.monotonic()
       metrics = jax.device_get(metrics)
       self._check_finite(round_index + 1, metrics, params, state)
+      # From here on, actors may write over what they handed over.
       self._publish(round_index + 1, params)
       published = time.monotonic()
 
       update = round_index + 1
       steps = update * experiment.steps_per_round
       seconds = published - begin_run
-      self._episodes.add(items)
+      self._episodes.add(taken.items)
       self._ledger.write({
           'update': update,
-          'version': min(int(item.version) for item in items),
+          'version': min(int(item.version) for item in taken.items),
           'steps': steps,
           'fingerprint': fingerprint.fingerprint(params),
-          'keys': fingerprint.fingerprint(
-              np.concatenate([item.keys for item in items])),
-          'data': fingerprint.fingerprint(batch),
-          'gate_wait_s': taken - begin,
-          'update_s': updated - taken,
+          'keys': taken.keys,
+          'data': taken.data,
+          'gate_wait_s': took - begin,
+          'update_s': updated - took,
           'publish_s': published - updated,
-          **_actor_columns(items, self._sampler.waits),
+          **taken.actor_columns,
       })
       self._progress.write({
           'update': update,
@@ -250,6 +257,26 @@ class Learner:
             state, tuple(recent),
             {'seconds': seconds, 'episodes': self._episodes.counters()}))
     return state
+
+  def _take(self, round_index: int) -> '_Round':
+    """Waits for a round's items, and makes them ready to be learned from."""
+    items = self._sampler.sample(
+        round_index, self._experiment.policy_version(round_index),
+        self._timeout_s)
+    actor_columns = _actor_columns(items, self._sampler.waits)
+    num_buffers = self._experiment.num_buffers
+    batch = rollout_lib.join(
+        [item.rollout for item in items],
+        self._batches.popleft() if len(self._batches) == num_buffers else None)
+    if num_buffers is not None:
+      self._batches.append(batch)
+    return _Round(
+        items=items,
+        batch=self._core.put(batch),
+        keys=fingerprint.fingerprint(
+            np.concatenate([item.keys for item in items])),
+        data=fingerprint.fingerprint(batch),
+        actor_columns=actor_columns)
 
   def _begin(self) -> checkpoint_lib.Checkpoint:
     seed = self._experiment.seed
@@ -291,6 +318,37 @@ class Learner:
         self._experiment.num_rounds - 1):
       self._parameters.put(
           types.ParametersItem(np.int32(version), params), self._timeout_s)
+
+
+class _Round(NamedTuple):
+  """A round, ready for the update.
+
+  Attributes:
+    items: What the actors handed over.
+    batch: Their rollouts, joined, where the update is computed.
+    keys: Fingerprint of the items' keys.
+    data: Fingerprint of the batch.
+    actor_columns: What the ledger says of each item.
+  """
+  items: List[types.RolloutItem]
+  batch: types.Rollout
+  keys: str
+  data: str
+  actor_columns: Dict[str, Any]
+
+
+def _start(function: Callable[[int], _Round], round_index: int) -> futures.Future:
+  """Calls a function in a thread, which nobody waits for at the end."""
+  future = futures.Future()
+
+  def work():
+    try:
+      future.set_result(function(round_index))
+    except BaseException as error:  # pylint: disable=broad-exception-caught
+      future.set_exception(error)
+
+  threading.Thread(target=work, name='next round', daemon=True).start()
+  return future
 
 
 class _EpisodeStatistics:

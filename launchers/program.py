@@ -20,7 +20,6 @@ from cleanba_acme import workers
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import lifeline
 from cleanba_acme.launchers import session as session_lib
-import jax
 import launchpad as lp
 from launchpad.nodes.python import local_multi_processing
 
@@ -56,7 +55,6 @@ class ActorNode:
     """Runs the actor until its last round, or until the program stops."""
     lifeline.attach()
     stop = lp.stop_event()
-    core = self._experiment.make_actor_core()
     _, parameters_spec = self._experiment.item_specs()
     rollouts = replay.ReverbWriter(
         self._client, [replay.rollout_table(self._index)], stop)
@@ -64,7 +62,7 @@ class ActorNode:
         self._experiment,
         self._session,
         self._index,
-        core._replace(select_action=jax.jit(core.select_action)),
+        self._experiment.compile_actor_core(),
         replay.ReverbReader(
             self._client, replay.parameters_table(self._index),
             parameters_spec, stop),

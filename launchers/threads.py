@@ -10,7 +10,6 @@ from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import session as session_lib
-import jax
 
 _LEARNER = 'learner'
 
@@ -34,9 +33,7 @@ def run(
   """
   stop = threading.Event()
   ends = _make_ends(channel, experiment, stop)
-  core = experiment.make_actor_core()
-  # One jitted function for all actors: it is compiled once.
-  core = core._replace(select_action=jax.jit(core.select_action))
+  core = experiment.compile_actor_core()
   named_workers = {_LEARNER: session_lib.make_learner(
       experiment, session, ends.sampler, ends.publisher)}
   for i in range(experiment.num_actors):

@@ -30,6 +30,7 @@ _LAYERS = {
     'moments': ('types',),
     'seeding': ('types',),
     'fingerprint': ('types',),
+    'frames': ('specs',),
     'ledger': (),
     'networks': _DATA + ('fields', 'moments'),
     'losses': _DATA,
@@ -43,7 +44,7 @@ _LAYERS = {
         'fields', 'seeding', 'moments', 'networks', 'losses',
         'reward_scaling') + _CORES,
     'rollout': _DATA + (
-        'seeding', 'networks', 'environments.base', 'actor_core'),
+        'frames', 'seeding', 'networks', 'environments.base', 'actor_core'),
     'channels': _DATA,
     'replay': _DATA + ('channels',),
     'experiment': _DATA + (

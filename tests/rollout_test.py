@@ -59,6 +59,12 @@ class _Script:
         _STEP_TYPE, _REWARD, _DISCOUNT, _OBSERVATION)])
 
 
+def _spec(actions):
+  scalar = specs.Array((), np.float32)
+  return specs.EnvironmentSpec(
+      specs.Array((1,), np.float32), actions, scalar, scalar)
+
+
 def _init(num_envs, core_state=()):
   return actor_core.ActorState(
       np.arange(2 * num_envs, dtype=np.uint32).reshape(num_envs, 2),
@@ -80,7 +86,7 @@ def _rollouts():
   """Two rollouts of three steps, acted by parameters 7 and 8."""
   environment = _Script()
   unroller = rollout_lib.Unroller(
-      environment, specs.DiscreteArray(3),
+      environment, _spec(specs.DiscreteArray(3)),
       actor_core.ActorCore(None, _select_action),
       _init(2, core_state=np.zeros((2, 4), np.int32)), unroll_length=3)
   return [unroller.unroll(7), unroller.unroll(8)], environment
@@ -138,7 +144,7 @@ def test_episode_over_several_rollouts():
       None, lambda params, timestep, state: (
           np.zeros(len(timestep.reward), np.int32), {}, state))
   unroller = rollout_lib.Unroller(
-      factory_(0, 2), factory_.spec.actions, core, _init(2), 4)
+      factory_(0, 2), factory_.spec, core, _init(2), 4)
   episodes = [unroller.unroll(None)[1] for _ in range(6)]
   returns, length = (
       np.concatenate(arrays) for arrays in zip(*episodes))
@@ -152,7 +158,7 @@ def test_episode_over_several_rollouts():
 def test_keys_tell_environment_and_step():
   environment = _Script()
   unroller = rollout_lib.Unroller(
-      environment, specs.DiscreteArray(3),
+      environment, _spec(specs.DiscreteArray(3)),
       actor_core.ActorCore(None, _select_action),
       _init(2, core_state=np.zeros((2, 1), np.int32)), unroll_length=3)
   assert unroller.keys.tolist() == [[0, 1, 0], [2, 3, 0]]
@@ -183,7 +189,8 @@ def test_environment_gets_actions_within_its_bounds_and_the_learner_the_raw():
       None, lambda params, timestep, state: (
           np.resize(raw, (len(timestep.reward), 1)), {}, state))
   unroller = rollout_lib.Unroller(
-      Environment(), specs.BoundedArray((1,), np.float32, -1., 1.), core,
+      Environment(), _spec(specs.BoundedArray((1,), np.float32, -1., 1.)),
+      core,
       _init(2), unroll_length=1)
   rollout, _ = unroller.unroll(None)
   np.testing.assert_array_equal(rollout.action[0], raw)
@@ -210,20 +217,20 @@ class _Collector:
     """Returns two rollouts of five steps by environments of these indices."""
     unroller = rollout_lib.Unroller(
         self._factory(environments[0], len(environments)),
-        self._factory.spec.actions, self._core,
+        self._factory.spec, self._core,
         self._core.init(jax.random.PRNGKey(0), environments), 5)
     return [unroller.unroll(self._params)[0] for _ in range(2)]
 
 
-def test_concatenate_joins_actors_along_environments():
+def test_join_joins_actors_along_environments():
   collector = _Collector(hiddens=(4,), core='gru', core_size=4)
   parts = [collector.collect(range(i, i + 2))[1] for i in (0, 2)]
-  whole = rollout_lib.concatenate(parts)
+  whole = rollout_lib.join(parts)
   assert whole.reward.shape == (6, 4) and whole.action.shape == (5, 4)
   assert whole.core_state.shape == (4, 4)
   np.testing.assert_array_equal(whole.observation[:, 2:], parts[1].observation)
   np.testing.assert_array_equal(whole.core_state[2:], parts[1].core_state)
-  assert rollout_lib.concatenate(parts[:1]) is parts[0]
+  assert rollout_lib.join(parts[:1]) is parts[0]
 
 
 # The default, and those that were seen to depend on the rows beside them.
@@ -240,7 +247,7 @@ def test_rollouts_do_not_depend_on_the_split_over_actors(network):
     parts = [collector.collect(range(first, first + rows))
              for first in range(0, 24, rows)]
     for expected, rollouts in zip(whole, zip(*parts)):
-      joined = rollout_lib.concatenate(rollouts)
+      joined = rollout_lib.join(rollouts)
       for name, tree, other in zip(joined._fields, joined, expected):
         for leaf, other_leaf in zip(
             jax.tree.leaves(tree), jax.tree.leaves(other)):

@@ -18,6 +18,7 @@ from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import run as run_lib
 from cleanba_acme.networks import factory
 import dm_env
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ class _VersionBuilder:
 
     def update(state, rollout):
       time.sleep(self._update_s)
-      self.batches.append(rollout)
+      self.batches.append(jax.tree.map(np.copy, rollout))
       return state._replace(
           params={'version': state.params['version'] + 1}), {}
 

@@ -207,8 +207,13 @@ class EnvPoolFactory:
       raise ValueError(f'{self.task_id}: {error}') from error
     if _has_frames(config):
       image = spec.observations
-      spec = spec._replace(observations=specs.BoundedArray(
-          image.shape[1:] + image.shape[:1], image.dtype, 0, 255, image.name))
+      shape = image.shape[1:] + image.shape[:1]
+      if 'full_action_space' in config:
+        image = specs.StackedFrames(
+            shape, image.dtype, 0, 255, config['stack_num'], image.name)
+      else:  # VizDoom's stacks have no rule of their own at a start.
+        image = specs.BoundedArray(shape, image.dtype, 0, 255, image.name)
+      spec = spec._replace(observations=image)
     # Frozen for users; this is its initialisation.
     object.__setattr__(self, 'options', dict(self.options))
     object.__setattr__(self, 'config', config)

@@ -28,7 +28,7 @@ def make_unroller(
     first: Index of the first environment.
   """
   return rollout.Unroller(
-      factory(seed + first, num_envs), factory.spec.actions,
+      factory(seed + first, num_envs), factory.spec,
       core._replace(select_action=jax.jit(core.select_action)),
       core.init(jax.random.PRNGKey(seed), range(first, first + num_envs)),
       unroll_length)
@@ -51,4 +51,5 @@ def collect(
     **sizes: Further arguments of `make_unroller`.
   """
   unroller = make_unroller(factory, core, **sizes)
-  return [unroller.unroll(params)[0] for _ in range(num_rollouts)]
+  return [
+      rollout.join([unroller.unroll(params)[0]]) for _ in range(num_rollouts)]
