@@ -163,6 +163,9 @@ def make_learner_core(
         lambda x: x[:-1].reshape((-1,) + x.shape[2:]), observation))
 
   def put(rollout: types.Rollout) -> types.Rollout:
+    if execution.devices == (0,):
+      # Bound to no device, as the first state is: else a second compilation.
+      return jax.device_put(rollout)
     if len(execution.devices) == 1 or execution.reduction == 'invariant':
       return jax.device_put(rollout, jax.local_devices()[execution.devices[0]])
     return jax.device_put(rollout, _shardings(rollout, execution))
