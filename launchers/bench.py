@@ -31,6 +31,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from absl import app
 from absl import flags
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import resources
 from cleanba_acme.testing import programs
 
 _MLP = '--network.torso=resnet --network.channels=() --network.hiddens=64,'
@@ -64,7 +65,7 @@ _COMPARE = flags.DEFINE_string(
     'compare', None, 'An earlier --json, to print ratios to.')
 _PLOT = flags.DEFINE_string('plot', None, 'Where to draw the parts.')
 
-_CORES = len(os.sched_getaffinity(0))
+_CORES = resources.num_cores()
 # Rounds before the watch begins: compilation, first touches of memory.
 _WARM_UP_ROUNDS = 3
 # Rounds to watch, however long they are.
@@ -272,8 +273,8 @@ def _print_parts(measured: Dict[str, Any]) -> None:
   for name, cost in measured['parts'].items():
     print(f'  {name:24} {1e6 * cost["cpu_s"] / steps:10.3f} '
           f'{1e6 * cost["wall_s"] / steps:10.3f}')
-  print(f'  an actor\'s item: {measured["item_bytes"] / 2**20:.2f} MiB',
-        flush=True)
+  print(f'  an actor\'s item: {measured["item_bytes"] / 2**20:.2f} MiB; '
+        f'{measured["threads_per_worker"]} threads per worker', flush=True)
 
 
 def _print_run(launch: str, run: Dict[str, float]) -> None:

@@ -17,6 +17,8 @@ import sys
 import sysconfig
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
+from cleanba_acme.launchers import resources
+
 _SETUP = 'make setup'
 _LOCK = pathlib.Path(__file__).resolve().parents[1] / 'requirements.lock'
 # What the numbers, and `--launch=processes`, depend on most.
@@ -158,9 +160,15 @@ def check_shared_memory(path: str = '/dev/shm') -> Finding:
 def check_cpus(num_actors: int, num_cpus: Optional[int] = None) -> Finding:
   """More workers than cores only wait for each other."""
   if num_cpus is None:
-    num_cpus = len(os.sched_getaffinity(0))
+    num_cpus = resources.num_cores()
+  try:
+    threads = resources.threads_per_worker(num_actors)
+  except ValueError as error:
+    return Finding(False, str(error), 'unset OMP_NUM_THREADS')
   return Finding(
-      num_actors <= num_cpus, f'{num_cpus} cores for {num_actors} actors',
+      num_actors <= num_cpus,
+      f'{num_cpus} cores for {num_actors} actors, '
+      f'{threads} threads each',
       f'train with --num_actors={num_cpus} at most')
 
 

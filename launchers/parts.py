@@ -6,6 +6,7 @@ the train script, measures instead of training, and writes what it measured.
 
 import functools
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -34,6 +35,7 @@ def _measure(experiment: Any) -> Any:
       'num_actors': experiment.num_actors,
       'num_envs': experiment.num_envs,
       'policy_lag': experiment.policy_lag,
+      'threads_per_worker': int(os.environ['OMP_NUM_THREADS']),
       'steps_per_round': experiment.steps_per_round,
       'item_bytes': parts.item_bytes,
       'parts': parts.measure(),

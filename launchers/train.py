@@ -23,6 +23,7 @@ from cleanba_acme import fields as config_fields
 from cleanba_acme.agents.impala import config as impala_config
 from cleanba_acme.agents.ppo import config as ppo_config
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import resources
 from cleanba_acme.networks import config as network_config
 import fancyflags as ff
 
@@ -124,6 +125,11 @@ _XLA_THREADS = flags.DEFINE_integer(
     'Threads of XLA\'s pool in every process. Part of the experiment: it '
     'changes the bits of convolutions. Default: the environment variable '
     'NPROC, or 1.')
+_THREADS_PER_WORKER = flags.DEFINE_integer(
+    'threads_per_worker', None,
+    'Threads of each worker for all but XLA: pools of environments, BLAS. '
+    'Changes no result. Default: the environment variable OMP_NUM_THREADS, or '
+    'the cores over the actors.', lower_bound=1)
 _LEARNER_DEVICES = flags.DEFINE_list(
     'learner_devices', ['0'],
     'Devices that share the update, such as 0,1. A CPU is one device, or as '
@@ -222,6 +228,7 @@ def _train(change: Callable[[Any], Any]) -> int:
     raise ValueError(f'--xla_threads={xla_threads}: must be at least 1')
   # XLA reads it when it starts, here and in the nodes' processes.
   os.environ['NPROC'] = str(xla_threads)
+  resources.set_threads(max(1, _NUM_ACTORS.value), _THREADS_PER_WORKER.value)
 
   from cleanba_acme import experiment as experiment_lib  # pylint: disable=g-import-not-at-top
   from cleanba_acme import learner_core  # pylint: disable=g-import-not-at-top
@@ -284,6 +291,7 @@ def _train(change: Callable[[Any], Any]) -> int:
           'xla_flags': os.environ.get('XLA_FLAGS', ''),
           'launch': _LAUNCH.value,
           'channel': _CHANNEL.value,
+          'threads_per_worker': int(os.environ['OMP_NUM_THREADS']),
           # The number of threads may have come from the environment.
           'command': shlex.join(
               ['python', '-m', 'cleanba_acme.launchers.train', *sys.argv[1:],

@@ -17,6 +17,7 @@ What envpool 0.8.4 does, as measured; tests/environments hold it to it:
 
 import dataclasses
 import difflib
+import os
 from typing import Any, Dict, Mapping
 import warnings
 
@@ -156,8 +157,9 @@ class EnvPoolFactory:
     task_id: One of `envpool.list_all_envs()`.
     options: envpool's options of this id, for example `frame_skip`, that
       differ from the defaults (for Atari those of Cleanba and Machado et al.,
-      see `config`), and `num_threads`, 1 by default: threads of one pool,
-      which change its speed but not its data.
+      see `config`), and `num_threads`, by default the environment variable
+      OMP_NUM_THREADS or 1: threads of one pool, which change its speed but not
+      its data.
     config: All options in effect.
     spec: Spec of one environment.
     frame_skip: Emulator frames per step of Atari and VizDoom, otherwise 1.
@@ -241,8 +243,12 @@ class EnvPoolFactory:
       raise ValueError(
           'envpool\'s seeds are between 0 and 2**31 - 1; environment '
           f'{num_envs - 1} of seed {seed} is not')
+    config = dict(self.config)
+    if 'num_threads' not in self.options:
+      config['num_threads'] = int(
+          os.environ.get('OMP_NUM_THREADS', config['num_threads']))
     pool = _import_envpool().make_gymnasium(
-        self.task_id, num_envs=num_envs, seed=int(seed), **self.config)
+        self.task_id, num_envs=num_envs, seed=int(seed), **config)
     return EnvPoolEnvironment(pool, self.spec, _has_frames(self.config))
 
 
