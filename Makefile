@@ -13,6 +13,8 @@ TRAIN_FLAGS ?= --env=Catch-v0 --launch=processes --num_actors=2 \
   --config.num_epochs=2 --config.learning_rate=2e-3 \
   --output_dir=results/catch
 EXTRA_FLAGS ?=
+# For example BENCH_FLAGS='--only=ppo-mlp --json=bench.json'.
+BENCH_FLAGS ?=
 # For example PYTEST_FLAGS='-m slow' or PYTEST_FLAGS='-k catch'.
 PYTEST_FLAGS ?=
 BAZEL ?= bazel
@@ -23,7 +25,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/set_up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test figures bazel bazel-test lock clean
+.PHONY: help setup train test figures bench bazel bazel-test lock clean
 
 help:  ## Lists the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | \
@@ -56,6 +58,9 @@ test: setup  ## Runs the tests that are not slow; see PYTEST_FLAGS.
 
 figures: setup  ## Remakes the figures of docs/reproducibility.md.
 	$(BIN)/python -m cleanba_acme.launchers.figures
+
+bench: setup  ## Measures the parts of runs, and runs against their limits.
+	$(BIN)/python -m cleanba_acme.launchers.bench $(BENCH_FLAGS)
 
 # Nothing is installed where there is a Bazel, and nothing but these packages.
 bazel:

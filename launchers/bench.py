@@ -15,7 +15,6 @@ over the cores if that is more. Handing over counts on both sides.
 `--plot` draws where a round's time goes.
 """
 
-import csv
 import json
 import os
 import pathlib
@@ -26,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import app
 from absl import flags
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import resources
+from cleanba_acme.launchers import stopwatch
 from cleanba_acme.testing import programs
 
 _MLP = '--network.torso=resnet --network.channels=() --network.hiddens=64,'
@@ -66,30 +66,7 @@ _COMPARE = flags.DEFINE_string(
 _PLOT = flags.DEFINE_string('plot', None, 'Where to draw the parts.')
 
 _CORES = resources.num_cores()
-# Rounds before the watch begins: compilation, first touches of memory.
-_WARM_UP_ROUNDS = 3
-# Rounds to watch, however long they are.
-_MIN_ROUNDS = 3
-_START_S = 600.
 _REPEATS = 3
-_ENDLESS = '--total_steps=1000000000'
-_TICKS = os.sysconf('SC_CLK_TCK')
-
-
-class Run(NamedTuple):
-  """A run that was watched for a while.
-
-  Attributes:
-    steps: Environment steps meanwhile.
-    wall_s: Seconds meanwhile.
-    cpu_s: CPU seconds of all its processes.
-    memory_mib: Their resident memory at the end, shared pages counted once for
-      each.
-  """
-  steps: int
-  wall_s: float
-  cpu_s: float
-  memory_mib: float
 
 
 def main(argv: Sequence[str]) -> None:
@@ -139,9 +116,9 @@ def _bench(train_flags: List[str]) -> Dict[str, Any]:
     measured['flags'] = flag_list
     measured['runs'] = {}
     for launch in _LAUNCHES:
-      run = watch([*flag_list, f'--launch={launch}', _ENDLESS],
-                  _SECONDS.value)
-      measured['runs'][launch] = _judge(measured, launch, run)
+      run = stopwatch.watch(
+          [*flag_list, f'--launch={launch}'], _SECONDS.value)
+      measured['runs'][launch] = judge(measured, launch, run)
       _print_run(launch, measured['runs'][launch])
     report['experiments'][name] = measured
   return report
@@ -153,71 +130,11 @@ def _measure_parts(train_flags: Sequence[str]) -> Dict[str, Any]:
     with programs.Program(
         'cleanba_acme.launchers.parts', f'--parts_json={path}',
         *train_flags) as program:
-      ended = program.wait(_START_S)
+      ended = program.wait(stopwatch.START_S)
     if ended.status == exits.USER_ERROR:
       raise ValueError(ended.output.strip().splitlines()[-1])
     assert ended.status == exits.DONE, ended.output
     return _read(path)
-
-
-def watch(train_flags: Sequence[str], seconds: float) -> Run:
-  """Runs the train script until it has been watched for so long, and kills it.
-
-  Args:
-    train_flags: Of a run that takes longer.
-    seconds: How long to watch it at least, after a few rounds to warm up.
-
-  Raises:
-    AssertionError: It ended.
-  """
-  with tempfile.TemporaryDirectory() as folder:
-    progress = pathlib.Path(folder) / 'progress.csv'
-
-    def rows() -> List[Dict[str, str]]:
-      try:
-        text = progress.read_text(encoding='utf-8')
-      except FileNotFoundError:
-        return []
-      # The last row may be half there.
-      return list(csv.DictReader(text[:text.rfind('\n') + 1].splitlines()))
-
-    with programs.Program(
-        programs.TRAIN, *train_flags, f'--output_dir={folder}') as program:
-      program.wait_for(lambda: len(rows()) >= _WARM_UP_ROUNDS, _START_S)
-      first, first_cpu = rows()[-1], _cpu_seconds(program)
-
-      def is_enough() -> bool:
-        last = rows()[-1]
-        return (
-            float(last['seconds']) - float(first['seconds']) >= seconds
-            and int(last['update']) - int(first['update']) >= _MIN_ROUNDS)
-
-      program.wait_for(is_enough, _START_S + 10 * seconds)
-      last, last_cpu = rows()[-1], _cpu_seconds(program)
-      memory = _memory_mib(program)
-  return Run(
-      steps=int(last['steps']) - int(first['steps']),
-      wall_s=float(last['seconds']) - float(first['seconds']),
-      cpu_s=last_cpu - first_cpu,
-      memory_mib=memory)
-
-
-def _cpu_seconds(program: programs.Program) -> float:
-  """Returns the CPU seconds of all processes of a program so far."""
-  ticks = 0
-  for pid in program.processes():
-    stat = pathlib.Path(f'/proc/{pid}/stat').read_text(encoding='utf-8')
-    fields = stat[stat.rindex(')') + 2:].split()
-    ticks += int(fields[11]) + int(fields[12])
-  return ticks / _TICKS
-
-
-def _memory_mib(program: programs.Program) -> float:
-  pages = 0
-  for pid in program.processes():
-    statm = pathlib.Path(f'/proc/{pid}/statm').read_text(encoding='utf-8')
-    pages += int(statm.split()[1])
-  return pages * os.sysconf('SC_PAGE_SIZE') / 2**20
 
 
 def _parts_of(
@@ -235,9 +152,15 @@ def _parts_of(
       for name, side in sides.items()}
 
 
-def _judge(
-    measured: Dict[str, Any], launch: str, run: Run) -> Dict[str, float]:
-  """Compares a run with the limit that follows from the parts."""
+def judge(
+    measured: Dict[str, Any], launch: str, run: stopwatch.Run) -> Dict[str, float]:
+  """Compares a run with the limit that follows from the parts.
+
+  Args:
+    measured: What `parts` wrote.
+    launch: Which parts count: those of threads, or of processes.
+    run: The run.
+  """
   of_launch = _parts_of(measured, launch)
 
   def total(what: str, *sides: str) -> float:
@@ -302,12 +225,13 @@ def _time_start_up(train_flags: Sequence[str]) -> Dict[str, float]:
       with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         with programs.Program(
-            programs.TRAIN, *train_flags, _ENDLESS, f'--output_dir={folder}',
+            programs.TRAIN, *train_flags, stopwatch.ENDLESS,
+            f'--output_dir={folder}',
             env={'XDG_CACHE_HOME': cache}) as program:
           program.wait_for(
               lambda: (pathlib.Path(folder) / 'progress.csv').exists()  # pylint: disable=cell-var-from-loop
               and len((pathlib.Path(folder) / 'progress.csv').read_text(  # pylint: disable=cell-var-from-loop
-                  encoding='utf-8').splitlines()) > 1, _START_S)
+                  encoding='utf-8').splitlines()) > 1, stopwatch.START_S)
           times[name] = time.perf_counter() - begin
   for name, seconds in times.items():
     print(f'{name:28} {seconds:6.2f} s', flush=True)
