@@ -4,10 +4,15 @@ Each channel is a strict-FIFO table (`reverb.Table.queue`: FIFO sampler and
 remover, every item sampled once, a full table blocks its writer). An item
 travels as the flat list of its tree's arrays, so nothing is pickled; both ends
 know the tree from the experiment, and the table's signature checks every array.
+The tables' names end in the run's token, so that a client of another run finds
+none of them.
 
 This is the only module that imports Reverb.
 """
 
+import errno
+import os
+import socket
 import threading
 import time
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -29,20 +34,25 @@ _MAX_SLEEP_S = 0.02
 _FLUSH_MS = 200
 
 
-def rollout_table(actor: int) -> str:
+def rollout_table(actor: int, token: str) -> str:
   """Returns the name of the table from this actor to the learner."""
-  return f'rollout/{actor}'
+  return f'rollout/{actor}/{token}'
 
 
-def parameters_table(actor: int) -> str:
+def parameters_table(actor: int, token: str) -> str:
   """Returns the name of the table from the learner to this actor."""
-  return f'parameters/{actor}'
+  return f'parameters/{actor}/{token}'
+
+
+def _without_token(table: str) -> str:
+  return table.rpartition('/')[0]
 
 
 def make_tables(
     num_actors: int,
     rollout_spec: types.RolloutItem,
     parameters_spec: types.ParametersItem,
+    token: str,
 ) -> List[reverb.Table]:
   """Makes the tables of a run, two per actor.
 
@@ -50,16 +60,71 @@ def make_tables(
     num_actors: `N`.
     rollout_spec: Tree of `jax.ShapeDtypeStruct`, one actor's item.
     parameters_spec: Likewise, one version of the parameters.
+    token: The run's own; who doesn't know it gets nothing.
   """
   tables = []
   for actor in range(num_actors):
-    for name, spec in ((rollout_table(actor), rollout_spec),
-                       (parameters_table(actor), parameters_spec)):
+    for name, spec in ((rollout_table(actor, token), rollout_spec),
+                       (parameters_table(actor, token), parameters_spec)):
       signature = [
           tf.TensorSpec(leaf.shape, leaf.dtype, name=jax.tree_util.keystr(path))
           for path, leaf in jax.tree_util.tree_leaves_with_path(spec)]
       tables.append(reverb.Table.queue(name, max_size=1, signature=signature))
   return tables
+
+
+def make_server(
+    tables: Sequence[reverb.Table],
+    port: Optional[int] = None,
+    must_be_local: bool = True,
+) -> reverb.Server:
+  """Makes a server that listens on the loopback interface only.
+
+  Args:
+    tables: Its tables.
+    port: Its port; by default any that is free.
+    must_be_local: Whether it is an error if that can't be had.
+
+  Raises:
+    PermissionError: Only root may do that here: Linux is older than 5.7.
+  """
+  server = reverb.Server(tables, port)
+  try:
+    _keep_to_loopback(server.port)
+  except PermissionError:
+    if must_be_local:
+      server.stop()
+      raise
+  return server
+
+
+def _keep_to_loopback(port: int) -> None:
+  """Binds a port that this process listens on to the loopback interface.
+
+  Reverb listens on all interfaces, and has no option for less.
+  """
+  num_found = 0
+  for name in os.listdir('/proc/self/fd'):
+    try:
+      if not os.readlink(f'/proc/self/fd/{name}').startswith('socket:'):
+        continue
+      any_socket = socket.socket(fileno=int(name))
+    except OSError:
+      continue  # Another thread has closed it.
+    try:
+      if (any_socket.family in (socket.AF_INET, socket.AF_INET6)
+          and any_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+          and any_socket.getsockname()[1] == port):
+        num_found += 1
+        any_socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo\0')
+    except OSError as error:
+      if error.errno != errno.EBADF:  # Closed, as above.
+        raise
+    finally:
+      any_socket.detach()  # It is not ours to close.
+  if not num_found:
+    raise RuntimeError(f'found no socket of Reverb\'s on port {port}')
 
 
 class ReverbReader:
@@ -97,7 +162,8 @@ class ReverbReader:
       return False
 
     channels.wait_until(
-        is_there, self._stop, timeout, f'an item in table {self._table}')
+        is_there, self._stop, timeout,
+        f'an item in table {_without_token(self._table)}')
 
   def get(self, timeout: Optional[float] = None) -> Any:
     """Takes the oldest item, see `channels.Reader`."""
@@ -109,9 +175,14 @@ class ReverbReader:
 
   def _size(self) -> int:
     try:
-      return self._client.server_info(timeout=1)[self._table].current_size
+      tables = self._client.server_info(timeout=1)
     except reverb.errors.DeadlineExceededError:
       return 0  # The server is still starting, or overloaded.
+    if self._table not in tables:
+      raise channels.HandoffError(
+          f'the server has no table {_without_token(self._table)} with the '
+          'token of this run: it is that of another run')
+    return tables[self._table].current_size
 
 
 class ReverbWriter:
@@ -142,7 +213,11 @@ class ReverbWriter:
     self._writer.append([np.asarray(leaf) for leaf in jax.tree.leaves(item)])
     trajectory = [column[-1] for column in self._writer.history]
     for table in self._tables:
-      self._writer.create_item(table, priority=1.0, trajectory=trajectory)
+      try:
+        self._writer.create_item(table, priority=1.0, trajectory=trajectory)
+      except ValueError as error:  # No such table, or not its signature.
+        raise ValueError(
+            str(error).replace(table, _without_token(table))) from None
 
     def is_flushed(seconds: float) -> bool:
       try:
@@ -152,7 +227,8 @@ class ReverbWriter:
       return True
 
     channels.wait_until(
-        is_flushed, self._stop, timeout, f'room in {", ".join(self._tables)}')
+        is_flushed, self._stop, timeout,
+        f'room in {", ".join(map(_without_token, self._tables))}')
 
   def close(self) -> None:
     """Frees the connection; must come before the server stops."""
@@ -164,6 +240,7 @@ def make_local_channels(
     rollout_spec: types.RolloutItem,
     parameters_spec: types.ParametersItem,
     stop: threading.Event,
+    token: str,
 ) -> Tuple[List[ReverbWriter], List[ReverbReader], ReverbWriter,
            List[ReverbReader], Callable[[], None]]:
   """Makes a server in this process, and both ends of all its channels.
@@ -173,23 +250,28 @@ def make_local_channels(
     rollout_spec: Tree of `jax.ShapeDtypeStruct`, one actor's item.
     parameters_spec: Likewise, one version of the parameters.
     stop: Set when the program stops.
+    token: The run's own.
 
   Returns:
     Per actor the writer and the reader of its rollouts, the writer of all
     parameters, per actor their reader, and a function that closes everything.
+
+  Raises:
+    PermissionError: See `make_server`.
   """
-  server = reverb.Server(
-      make_tables(num_actors, rollout_spec, parameters_spec))
+  server = make_server(
+      make_tables(num_actors, rollout_spec, parameters_spec, token))
   client = server.localhost_client()
   actors = range(num_actors)
   rollout_writers = [
-      ReverbWriter(client, [rollout_table(i)], stop) for i in actors]
+      ReverbWriter(client, [rollout_table(i, token)], stop) for i in actors]
   rollout_readers = [
-      ReverbReader(client, rollout_table(i), rollout_spec, stop)
+      ReverbReader(client, rollout_table(i, token), rollout_spec, stop)
       for i in actors]
-  publisher = ReverbWriter(client, [parameters_table(i) for i in actors], stop)
+  publisher = ReverbWriter(
+      client, [parameters_table(i, token) for i in actors], stop)
   parameter_readers = [
-      ReverbReader(client, parameters_table(i), parameters_spec, stop)
+      ReverbReader(client, parameters_table(i, token), parameters_spec, stop)
       for i in actors]
 
   def close() -> None:

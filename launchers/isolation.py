@@ -5,8 +5,9 @@ less. So the nodes of a run live in a network namespace of their own, where
 there is nothing but a loopback interface: no other process, user or machine can
 connect, nor can two runs reach each other by accident.
 
-The namespace is kept by a small process, which is this module run as a script.
-It is made as root, or in a user namespace, which most Linux systems allow.
+The namespace is kept by a small process, which is this module run as a script;
+or a process moves into one itself, with all that it starts later. It is made as
+root, or in a user namespace, which most Linux systems allow.
 """
 
 import ctypes
@@ -68,6 +69,20 @@ class Network:
     """Ends the namespace with the last process that is in it."""
     self._keeper.kill()
     self._keeper.communicate()
+
+
+def enter() -> None:
+  """Gives this process a network of its own, for good.
+
+  Raises:
+    IsolationError: The system doesn't allow it, or the process has threads.
+  """
+  if len(os.listdir('/proc/self/task')) > 1:
+    raise IsolationError('this process has threads already')
+  try:
+    _enter_new_namespace()
+  except OSError as error:
+    raise IsolationError(error.strerror) from error
 
 
 def _enter_new_namespace() -> None:

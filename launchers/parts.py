@@ -179,7 +179,8 @@ class _Parts:
     memory = channels.MemoryChannel('rollout', stop)
     # The last end closes the server, which must live till then.
     (writer,), (reader,), self._publisher, (self._parameters,), self._close = (
-        replay.make_local_channels(1, *self._experiment.item_specs(), stop))
+        replay.make_local_channels(
+            1, *self._experiment.item_specs(), stop, token='parts'))
 
     def through(writer, reader):
       def hand_over():

@@ -21,6 +21,7 @@ from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import lifeline
 from cleanba_acme.launchers import session as session_lib
 import launchpad as lp
+from launchpad import address
 from launchpad.nodes.python import local_multi_processing
 
 ACTOR = 'actor'
@@ -29,11 +30,16 @@ REVERB = 'reverb'
 
 
 class _ReverbNode(lp.ReverbNode):
-  """A server that doesn't outlive the launcher."""
+  """A server on loopback, if it can be, that doesn't outlive the launcher."""
 
   def run(self) -> None:
     lifeline.attach()
-    super().run()
+    # Where it can't be, it has a network of its own, or the user was warned.
+    self._server = replay.make_server(
+        self._priority_tables_fn(),
+        address.get_port_from_address(self.reverb_address.resolve()),
+        must_be_local=False)
+    lp.wait_for_stop()
 
 
 class ActorNode:
@@ -57,14 +63,16 @@ class ActorNode:
     stop = lp.stop_event()
     _, parameters_spec = self._experiment.item_specs()
     rollouts = replay.ReverbWriter(
-        self._client, [replay.rollout_table(self._index)], stop)
+        self._client,
+        [replay.rollout_table(self._index, self._session.token)], stop)
     actor = session_lib.make_actor(
         self._experiment,
         self._session,
         self._index,
         self._experiment.compile_actor_core(),
         replay.ReverbReader(
-            self._client, replay.parameters_table(self._index),
+            self._client,
+            replay.parameters_table(self._index, self._session.token),
             parameters_spec, stop),
         rollouts)
     _run(actor, rollouts)
@@ -89,13 +97,15 @@ class LearnerNode:
     stop = lp.stop_event()
     rollout_spec, _ = self._experiment.item_specs()
     actors = range(self._experiment.num_actors)
+    token = self._session.token
     parameters = replay.ReverbWriter(
-        self._client, [replay.parameters_table(i) for i in actors], stop)
+        self._client, [replay.parameters_table(i, token) for i in actors], stop)
     learner = session_lib.make_learner(
         self._experiment, self._session,
         channels.SizeGatedSampler([
             replay.ReverbReader(
-                self._client, replay.rollout_table(i), rollout_spec, stop)
+                self._client, replay.rollout_table(i, token), rollout_spec,
+                stop)
             for i in actors]),
         parameters=parameters)
     _run(learner, parameters)
@@ -132,7 +142,7 @@ def make_program(
   item_specs = experiment.item_specs()
   with program.group(REVERB):
     server = program.add_node(_ReverbNode(
-        lambda: replay.make_tables(num_actors, *item_specs)))
+        lambda: replay.make_tables(num_actors, *item_specs, session.token)))
   with program.group(LEARNER):
     program.add_node(lp.PyClassNode(
         LearnerNode, experiment, session, server))

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import sys
 import tempfile
 from typing import Any, Dict, Mapping, Optional
@@ -61,8 +62,8 @@ def run(
     hang_timeout_s: A worker that keeps another one waiting for so long counts
       as hung; at least the time of the longest round.
     isolate_network: Whether processes get a network of their own, see
-      `isolation`. Without, anybody who can connect to this machine can read
-      and write the run's data.
+      `isolation`. Without, other users of this machine can read and write the
+      run's data.
 
   Returns:
     The exit status, one of `exits`; anything but 0 was explained on stderr.
@@ -87,10 +88,10 @@ def run(
     raise ValueError(
         f'max_restarts={max_restarts}: must be at least 0, and 0 with '
         'launch=threads: a thread that hangs can\'t be ended')
-  if launch == 'processes' and not isolate_network:
-    print('Warning: Reverb listens on all interfaces and has no authentication: '
-          'whoever reaches this machine can read and write the run\'s data.',
-          file=sys.stderr, flush=True)
+  if (launch == 'processes' or channel == 'reverb') and not isolate_network:
+    print('Warning: Reverb has no authentication: other users of this machine '
+          '(and of others, before Linux 5.7) can read and write the run\'s '
+          'data.', file=sys.stderr, flush=True)
   if not hang_timeout_s > 0:
     raise ValueError(f'hang_timeout_s={hang_timeout_s}: must be positive')
   # Which accelerators there are not is news to nobody.
@@ -104,7 +105,8 @@ def run(
        **(settings or {})},
       record or {})
   session = session_lib.Session(
-      output_dir, keep_checkpoints=keep_checkpoints,
+      output_dir, token=secrets.token_hex(16),
+      keep_checkpoints=keep_checkpoints,
       hang_timeout_s=hang_timeout_s, isolate_network=isolate_network)
   progress_path = os.path.join(output_dir, 'progress.csv')
   status = None
@@ -261,8 +263,8 @@ def _run_processes(
       except isolation.IsolationError as error:
         raise ValueError(
             'isolate_network=True: this system allows no network of the run\'s '
-            f'own ({error}); False lets Reverb listen on all interfaces, '
-            'without authentication') from error
+            f'own ({error}); False lets other users of this machine reach '
+            'Reverb, which has no authentication') from error
       stack.callback(network.close)
     # Launchpad's nodes print where they are; that is of no use here.
     with contextlib.redirect_stdout(sys.stderr):

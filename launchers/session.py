@@ -19,6 +19,7 @@ class Session(NamedTuple):
 
   Attributes:
     output_dir: The run's directory.
+    token: Random; Reverb's clients must know it.
     first_round: The round to begin with: 0, or that of a checkpoint.
     keep_checkpoints: How many of the latest checkpoints to keep.
     hang_timeout_s: A worker that keeps another one waiting for so long counts
@@ -26,6 +27,7 @@ class Session(NamedTuple):
     isolate_network: Whether processes get a network of their own.
   """
   output_dir: str
+  token: str
   first_round: int = 0
   keep_checkpoints: int = 3
   hang_timeout_s: float = 1800.0

@@ -32,7 +32,7 @@ def run(
       threads that won't outlive the process.
   """
   stop = threading.Event()
-  ends = _make_ends(channel, experiment, stop)
+  ends = _make_ends(channel, experiment, stop, session.token)
   core = experiment.compile_actor_core()
   named_workers = {_LEARNER: session_lib.make_learner(
       experiment, session, ends.sampler, ends.publisher)}
@@ -98,6 +98,7 @@ def _make_ends(
     channel: str,
     experiment: experiment_lib.Experiment,
     stop: threading.Event,
+    token: str,
 ) -> _Ends:
   """Makes the channels of a run."""
   num_actors = experiment.num_actors
@@ -111,8 +112,15 @@ def _make_ends(
   if channel == 'reverb':
     # Reverb is an extra, and slow to import.
     from cleanba_acme import replay  # pylint: disable=g-import-not-at-top
-    writers, readers, publisher, parameters, close = replay.make_local_channels(
-        num_actors, *experiment.item_specs(), stop)
+    try:
+      writers, readers, publisher, parameters, close = (
+          replay.make_local_channels(
+              num_actors, *experiment.item_specs(), stop, token))
+    except PermissionError as error:
+      raise ValueError(
+          'channel=\'reverb\': this system lets only root keep Reverb to the '
+          'loopback interface (Linux is older than 5.7); must be \'memory\' '
+          'here') from error
     return _Ends(
         writers, channels.SizeGatedSampler(readers), publisher, parameters,
         close)

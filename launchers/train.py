@@ -23,6 +23,7 @@ from cleanba_acme import fields as config_fields
 from cleanba_acme.agents.impala import config as impala_config
 from cleanba_acme.agents.ppo import config as ppo_config
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import isolation
 from cleanba_acme.launchers import resources
 from cleanba_acme.networks import config as network_config
 import fancyflags as ff
@@ -155,8 +156,8 @@ _HANG_TIMEOUT_S = flags.DEFINE_float(
     'hung; at least the time of the longest round.')
 _ISOLATE_NETWORK = flags.DEFINE_bool(
     'isolate_network', True,
-    'Give processes a network of their own, which nothing else can reach: '
-    'Reverb listens on all interfaces and has no authentication.')
+    'Give a run with Reverb a network of its own, which nothing else can '
+    'reach: Reverb has no authentication.')
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None,
     'Where the run leaves its files; an interrupted run that is there is gone '
@@ -226,6 +227,15 @@ def _train(change: Callable[[Any], Any]) -> int:
     xla_threads = _parse_nproc()
   if xla_threads < 1:
     raise ValueError(f'--xla_threads={xla_threads}: must be at least 1')
+  if (_CHANNEL.value == 'reverb' and _LAUNCH.value == 'threads'
+      and _ISOLATE_NETWORK.value):
+    try:
+      isolation.enter()
+    except isolation.IsolationError as error:
+      raise ValueError(
+          f'--isolate_network: this system allows no network of the run\'s own '
+          f'({error}); --noisolate_network lets other users of this machine '
+          'reach Reverb, which has no authentication') from error
   # XLA reads it when it starts, here and in the nodes' processes.
   os.environ['NPROC'] = str(xla_threads)
   resources.set_threads(max(1, _NUM_ACTORS.value), _THREADS_PER_WORKER.value)

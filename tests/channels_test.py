@@ -38,7 +38,7 @@ def _memory_ends(stop):
 def _reverb_ends(stop):
   spec = {'number': jax.ShapeDtypeStruct((), np.int32)}
   writers, readers, _, _, close = replay.make_local_channels(
-      1, spec, spec, stop)
+      1, spec, spec, stop, token='token')
   try:
     yield writers[0], readers[0]
   finally:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 _TIMEOUT_S = 20.
+_TOKEN = 'token'
 
 _Tree = collections.namedtuple('_Tree', ['image', 'rest', 'core_state'])
 
@@ -41,7 +42,8 @@ def _spec(tree):
 def _channels(num_actors, rollout, parameters):
   writers, readers, publisher, parameter_readers, close = (
       replay.make_local_channels(
-          num_actors, _spec(rollout), _spec(parameters), threading.Event()))
+          num_actors, _spec(rollout), _spec(parameters), threading.Event(),
+          _TOKEN))
   try:
     yield writers, readers, publisher, parameter_readers
   finally:
