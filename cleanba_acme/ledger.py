@@ -6,8 +6,8 @@ that made the data, and from the data follow the new parameters. So the first
 of these that differs is the cause, and what comes after it the effect.
 """
 
-import csv
 import os
+import re
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 FILE_NAME = 'ledger.csv'
@@ -30,6 +30,9 @@ _COLUMNS = {
 }
 # Of these there is one column per actor, too.
 _PER_ACTOR = (VERSION, DATA)
+
+_NUMBER = re.compile('[0-9]+')
+_HASH = re.compile('[0-9a-f]{16}')
 
 
 class Ledger(NamedTuple):
@@ -68,28 +71,52 @@ def read(path: str) -> Ledger:
       kill, is left out.
 
   Raises:
-    ValueError: There is no ledger, or it doesn't have each update once.
+    ValueError: There is no ledger, a row is damaged, or it doesn't have each
+      update once.
   """
   if os.path.isdir(path):
     path = os.path.join(path, FILE_NAME)
   try:
     with open(path, newline='', encoding='utf-8') as file:
-      lines = file.readlines()
+      # What comes after the last end of a line is empty, or torn.
+      header, *lines = file.read().split('\n')[:-1] or ['']
   except OSError as error:
     raise ValueError(
         f'{path}: must be a ledger, or a directory with one '
         f'({error.strerror})') from error
-  reader = csv.DictReader(line for line in lines if line.endswith('\n'))
-  missing = {'update', *_COLUMNS.values()} - set(reader.fieldnames or ())
+  except UnicodeDecodeError as error:
+    raise ValueError(f'{path}: is no ledger, it is no text: {error}') from error
+  names = header.split(',')
+  actors = range(sum(name.startswith('data_') for name in names))
+  patterns = {
+      'steps': _NUMBER, 'version': _NUMBER,
+      'fingerprint': _HASH, 'keys': _HASH, 'data': _HASH,
+      **{f'version_{i}': _NUMBER for i in actors},
+      **{f'data_{i}': _HASH for i in actors}}
+  missing = {'update', *patterns} - set(names)
   if missing:
     raise ValueError(
         f'{path}: is no ledger, it has no column {", ".join(sorted(missing))}')
-  rows = list(reader)
-  for expected, row in enumerate(rows, start=1):
+  if len(set(names)) < len(names):
+    raise ValueError(f'{path}: is no ledger, it has a column twice: {header}')
+  rows = []
+  for expected, line in enumerate(lines, start=1):
+    values = line.split(',')
+    if len(values) != len(names):
+      raise ValueError(
+          f'{path}: row {expected} has {len(values)} values where there are '
+          f'{len(names)} columns')
+    row = dict(zip(names, values))
     if row['update'] != str(expected):
       raise ValueError(
           f'{path}: has update {row["update"]} where {expected} must come, so '
           'it does not have each update exactly once')
+    for name, pattern in patterns.items():
+      if not pattern.fullmatch(row[name]):
+        raise ValueError(
+            f'{path}: row {expected} has {name}={row[name]!r}: must be '
+            + ('a number' if pattern is _NUMBER else '16 hexadecimal digits'))
+    rows.append(row)
   return Ledger(rows)
 
 

@@ -26,6 +26,8 @@ _SIZES = ('seed', 'num_actors', 'num_envs', 'unroll_length', 'total_steps',
           'policy_lag', 'checkpoint_every', 'handoff')
 # What `config.json` records beside the settings.
 _RECORD = 'record'
+# Stands for the value of a setting that is not there.
+_NOTHING = object()
 
 
 def run(
@@ -215,13 +217,7 @@ def _write_config(
     ValueError: A setting differs.
   """
   settings = json.loads(json.dumps(settings))  # Tuples become lists.
-  try:
-    with open(path, encoding='utf-8') as file:
-      before = json.load(file)
-  except FileNotFoundError:
-    before = None
-  except ValueError as error:
-    raise ValueError(f'{path} is no JSON: {error}') from error
+  before = read_config(path)
   if before is not None:
     before.pop(_RECORD, None)
     differences = _find_differences(before, settings)
@@ -236,16 +232,41 @@ def _write_config(
   os.replace(temporary, path)
 
 
+def read_config(path: str) -> Optional[Dict[str, Any]]:
+  """Reads a `config.json`; None if there is none.
+
+  Raises:
+    ValueError: It can't be read, or is no JSON object.
+  """
+  try:
+    with open(path, encoding='utf-8') as file:
+      config = json.load(file)
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, RecursionError) as error:
+    raise ValueError(f'{path}: can\'t be read as JSON: {error}') from error
+  if not isinstance(config, dict):
+    raise ValueError(
+        f'{path}: must be a JSON object like {{"seed": 1, ...}}, is a '
+        f'{type(config).__name__}')
+  return config
+
+
 def _find_differences(before: Any, now: Any, prefix: str = '') -> list:
   """Lists the fields that differ, nested ones by their path."""
   if not isinstance(before, dict) or not isinstance(now, dict):
-    return [] if before == now else [
-        f'{prefix}: {json.dumps(before)} there, {json.dumps(now)} here']
+    if before == now:
+      return []
+    before, now = [
+        'nothing' if value is _NOTHING else json.dumps(value)
+        for value in (before, now)]
+    return [f'{prefix}: {before} there, {now} here']
   return [
       line
       for key in sorted({*before, *now})
       for line in _find_differences(
-          before.get(key), now.get(key), f'{prefix}.{key}' if prefix else key)]
+          before.get(key, _NOTHING), now.get(key, _NOTHING),
+          f'{prefix}.{key}' if prefix else key)]
 
 
 def _run_processes(
