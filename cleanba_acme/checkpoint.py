@@ -9,6 +9,8 @@ are checked against their fingerprint when it is read.
 import json
 import logging
 import os
+import re
+import shutil
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from cleanba_acme import fingerprint
@@ -45,10 +47,15 @@ class Checkpointer:
     Args:
       directory: Where the checkpoints of the run are.
       keep: How many of the latest ones to keep.
+
+    Raises:
+      DamagedError: It can't be a directory.
     """
     # Orbax announces every file it looks at.
     logging.getLogger('absl').setLevel(logging.WARNING)
     self._directory = os.path.abspath(directory)
+    if os.path.lexists(directory) and not os.path.isdir(directory):
+      raise DamagedError(f'{directory} must be a directory')
     self._manager = orbax.CheckpointManager(
         self._directory,
         options=orbax.CheckpointManagerOptions(
@@ -128,7 +135,10 @@ class Checkpointer:
       DamagedError: There are checkpoints, but none can be read.
     """
     problems = []
-    updates = sorted(self._manager.all_steps(), reverse=True)
+    # Orbax overlooks what is no directory.
+    updates = sorted(
+        (int(name) for name in os.listdir(self._directory)
+         if re.fullmatch('0|[1-9][0-9]*', name)), reverse=True)
     for update in updates:
       try:
         self.restore(update, like)
@@ -136,7 +146,12 @@ class Checkpointer:
         problems.append(str(error))
         continue
       for damaged in updates[:updates.index(update)]:
-        self._manager.delete(damaged)
+        path = os.path.join(self._directory, str(damaged))
+        if os.path.isdir(path):
+          shutil.rmtree(path)
+        else:
+          os.remove(path)
+      self._manager.reload()
       return update, problems
     if problems:
       raise DamagedError('; '.join(problems))

@@ -142,6 +142,35 @@ def make_ledger_logger(output_dir: str, last_update: int = 0) -> Logger:
   return CsvLogger(os.path.join(output_dir, 'ledger.csv'), last_update)
 
 
+def count_updates(path: str) -> int:
+  """Counts the updates that a `CsvLogger` has written.
+
+  Args:
+    path: Its file. A last row that was torn doesn't count.
+
+  Raises:
+    ValueError: It can't be read, or doesn't have each update once.
+  """
+  try:
+    with open(path, newline='', encoding='utf-8') as file:
+      header, *lines = file.read().split('\n')[:-1] or ['']
+  except FileNotFoundError:
+    return 0
+  except (OSError, UnicodeDecodeError) as error:
+    raise ValueError(f'{path}: can\'t be read: {error}') from error
+  if header.split(',')[0] != 'update':
+    raise ValueError(f'{path}: its first column must be update, is {header}')
+  for expected, line in enumerate(lines, start=1):
+    if line.split(',')[0] != str(expected):
+      raise ValueError(
+          f'{path}: has update {line.split(",")[0]} where {expected} must come')
+    if line.count(',') != header.count(','):
+      raise ValueError(
+          f'{path}: row {expected} must have {header.count(",") + 1} values, '
+          f'has {line.count(",") + 1}')
+  return len(lines)
+
+
 def _read_rows(path: str, last_update: int) -> List[str]:
   """Returns header and rows up to an update, nothing if there are none."""
   try:

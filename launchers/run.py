@@ -11,6 +11,9 @@ from typing import Any, Dict, Mapping, Optional
 
 from cleanba_acme import checkpoint
 from cleanba_acme import experiment as experiment_lib
+from cleanba_acme import fingerprint
+from cleanba_acme import ledger
+from cleanba_acme import loggers
 from cleanba_acme.launchers import display
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import plot
@@ -187,13 +190,17 @@ def _resume(
     experiment: experiment_lib.Experiment, session: session_lib.Session
 ) -> session_lib.Session:
   """Finds the round to begin with."""
-  checkpoints = session_lib.make_checkpointer(session)
+  spec = experiment.checkpoint_spec()
   try:
-    update, problems = checkpoints.find_latest(experiment.checkpoint_spec())
-  except checkpoint.DamagedError as error:
+    checkpoints = session_lib.make_checkpointer(session)
+    with contextlib.closing(checkpoints):
+      update, problems = checkpoints.find_latest(spec)
+      if update is not None:
+        _check_logs(
+            session.output_dir, update,
+            checkpoints.restore(update, spec).state.params)
+  except (ValueError, checkpoint.DamagedError) as error:
     raise ValueError(f'output_dir={session.output_dir}: {error}') from error
-  finally:
-    checkpoints.close()
   for problem in problems:
     print(f'Warning: {problem}; going back to the one before.',
           file=sys.stderr, flush=True)
@@ -204,6 +211,30 @@ def _resume(
   else:
     print(f'Going on from the checkpoint after update {update}.', flush=True)
   return session._replace(first_round=update)
+
+
+def _check_logs(output_dir: str, update: int, params: Any) -> None:
+  """Checks that the logs lead up to a checkpoint.
+
+  Raises:
+    ValueError: A file lacks an update, or the ledger is of another run.
+  """
+  rows = ledger.read(output_dir).rows
+  for name, last_update in (
+      (ledger.FILE_NAME, len(rows)),
+      ('progress.csv', loggers.count_updates(
+          os.path.join(output_dir, 'progress.csv')))):
+    if last_update < update:
+      raise ValueError(
+          f'{name} has {last_update} updates, fewer than the checkpoint after '
+          f'update {update}; without that one, checkpoints/{update}, the run '
+          'goes on from an earlier one')
+  expected = rows[update - 1]['fingerprint']
+  actual = fingerprint.fingerprint(params)
+  if actual != expected:
+    raise ValueError(
+        f'checkpoints/{update} is of another run: its parameters have the '
+        f'fingerprint {actual}, those of {ledger.FILE_NAME} {expected}')
 
 
 def _write_config(
@@ -218,6 +249,11 @@ def _write_config(
   """
   settings = json.loads(json.dumps(settings))  # Tuples become lists.
   before = read_config(path)
+  checkpoints = os.path.join(os.path.dirname(path), 'checkpoints')
+  if before is None and os.path.isdir(checkpoints) and os.listdir(checkpoints):
+    raise ValueError(
+        f'{path}: is missing, so nobody can tell which run {checkpoints} '
+        'belong to; must be there, or output_dir be another')
   if before is not None:
     before.pop(_RECORD, None)
     differences = _find_differences(before, settings)

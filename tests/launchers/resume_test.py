@@ -217,6 +217,113 @@ def test_no_checkpoint_that_can_be_read(tmp_path):
   assert ledger.read(str(tmp_path)) == before
 
 
+def _drop_row(path, row):
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text(''.join(lines[:row] + lines[row + 1:]))
+
+
+def _make_directory(path):
+  path.unlink(missing_ok=True)
+  path.mkdir()
+
+
+def _replace_checkpoints(path):
+  shutil.rmtree(path)
+  path.write_text('')
+
+
+@pytest.mark.parametrize('name, damage, message', [
+    ('config.json', lambda path: path.write_text('{"seed": 5'),
+     "config.json: can't be read as JSON: Expecting"),
+    ('config.json', lambda path: path.write_text(''),
+     "config.json: can't be read as JSON: Expecting value"),
+    ('config.json', lambda path: path.write_bytes(b'\x80\x81'),
+     "config.json: can't be read as JSON: 'utf-8' codec can't decode"),
+    ('config.json', lambda path: path.write_text('[' * 100_000),
+     "config.json: can't be read as JSON: maximum recursion depth"),
+    ('config.json', lambda path: path.write_text('[5]'),
+     'config.json: must be a JSON object like {"seed": 1, ...}, is a list'),
+    ('config.json', lambda path: path.write_text('5'), 'is a int'),
+    ('config.json', _make_directory, "config.json: can't be read as JSON: "),
+    ('config.json', lambda path: path.unlink(),
+     'config.json: is missing, so nobody can tell which run'),
+    ('config.json', lambda path: path.write_text('{}'),
+     'checkpoint_every: nothing there, 2 here'),
+    ('config.json', lambda path: path.write_text(json.dumps(
+        {**json.loads(path.read_text()), 'added': 1})),
+     'added: 1 there, nothing here'),
+    ('config.json', lambda path: path.write_text(
+        path.read_text().replace('"seed": 5', '"seed": "5"')),
+     'seed: "5" there, 5 here'),
+    ('ledger.csv', lambda path: path.unlink(),
+     'ledger.csv: must be a ledger, or a directory with one'),
+    ('ledger.csv', lambda path: path.write_text(''),
+     'ledger.csv: is no ledger, it has no column data'),
+    ('ledger.csv', lambda path: _drop_row(path, 2),
+     'ledger.csv: has update 3 where 2 must come'),
+    ('ledger.csv', lambda path: path.write_text(
+        ''.join(path.read_text().splitlines(keepends=True)[:_LATEST])),
+     'ledger.csv has 5 updates, fewer than the checkpoint after update 6; '
+     'without that one'),
+    ('progress.csv', lambda path: path.unlink(),
+     'progress.csv has 0 updates, fewer than the checkpoint after update 6'),
+    ('progress.csv', lambda path: path.write_bytes(b'\xff\n'),
+     "progress.csv: can't be read: 'utf-8' codec"),
+    ('progress.csv', lambda path: path.write_text('steps,update\n'),
+     'progress.csv: its first column must be update, is steps,update'),
+    ('progress.csv', lambda path: _drop_row(path, 1),
+     'progress.csv: has update 2 where 1 must come'),
+    ('progress.csv', lambda path: path.write_text('update,steps\n1\n'),
+     'progress.csv: row 1 must have 2 values, has 1'),
+    ('checkpoints', _replace_checkpoints, 'checkpoints must be a directory'),
+])
+def test_damaged_directory_is_refused(name, damage, message, run):
+  damage(run / name)
+  before = {path: path.read_bytes() for path in run.rglob('*')
+            if path.is_file()}
+  with pytest.raises(ValueError) as error:
+    _run(run)
+  assert message in str(error.value)
+  assert str(run) in str(error.value)
+  assert before == {path: path.read_bytes() for path in run.rglob('*')
+                    if path.is_file()}
+
+
+@pytest.mark.parametrize('make', [
+    lambda path: path.mkdir(), lambda path: path.write_text('')])
+def test_checkpoint_that_is_none_is_named(make, run, reference, capfd):
+  path = run / 'checkpoints' / str(_LATEST)
+  shutil.rmtree(path)
+  make(path)
+  assert _run(run) == exits.DONE
+  assert f'Warning: checkpoint {_LATEST} in ' in capfd.readouterr().err
+  _assert_same(run, reference)
+
+
+def test_checkpoint_of_another_run(run, tmp_path):
+  # Of the same shapes, so nothing but its numbers tells.
+  assert _run(tmp_path / 'other', seed=6, num_updates=_LATEST) == exits.DONE
+  path = run / 'checkpoints' / str(_LATEST)
+  shutil.rmtree(path)
+  shutil.copytree(tmp_path / 'other' / 'checkpoints' / str(_LATEST), path)
+  with pytest.raises(ValueError, match=f'checkpoints/{_LATEST} is of another '
+                     'run: its parameters have the fingerprint'):
+    _run(run)
+
+
+def test_checkpoint_of_other_shapes(run, tmp_path):
+  other = _make_experiment(network_factory=functools.partial(
+      factory.make_networks, config=network_config.NetworkConfig(hiddens=(9,))))
+  checkpointer = checkpoint.Checkpointer(str(run / 'checkpoints'))
+  try:
+    with pytest.raises(checkpoint.DamagedError) as error:
+      checkpointer.find_latest(other.checkpoint_spec())
+  finally:
+    checkpointer.close()
+  assert f'checkpoint {_LATEST} in ' in str(error.value)
+  assert '8' in str(error.value) and '9' in str(error.value)
+
+
 def test_other_settings_are_refused_field_by_field(run):
   before = {path: path.read_bytes() for path in run.rglob('*')
             if path.is_file()}
