@@ -68,7 +68,8 @@ class Checkpointer:
         arrays=orbax.args.StandardSave(_as_dict(arrays)),
         metadata=orbax.args.JsonSave({
             'counters': checkpoint.counters,
-            'fingerprint': _fingerprint(arrays, checkpoint.counters)})))
+            'fingerprint': _fingerprint(
+                update, arrays, checkpoint.counters)})))
 
   def save_for_inspection(
       self, update: int, state: types.TrainingState) -> str:
@@ -95,7 +96,8 @@ class Checkpointer:
       like: `(state, older_params)`, a tree of `jax.ShapeDtypeStruct`.
 
     Raises:
-      DamagedError: It can't be read, or its numbers are not what was saved.
+      DamagedError: It can't be read, or its numbers are not what was saved, or
+        not in the shapes and types of `like`.
     """
     # Numpy in, numpy out: reading must not start an accelerator.
     target = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), like)
@@ -113,10 +115,18 @@ class Checkpointer:
       raise DamagedError(
           f'checkpoint {update} in {self._directory} can\'t be read: '
           f'{error}') from error
-    if _fingerprint(arrays, counters) != expected:
+    # Orbax gives what it finds, whatever shape was asked for.
+    for (path, leaf), spec in zip(
+        jax.tree_util.tree_leaves_with_path(arrays), jax.tree.leaves(like)):
+      if leaf.shape != spec.shape:
+        raise DamagedError(
+            f'checkpoint {update} in {self._directory} is of another '
+            f'experiment: {jax.tree_util.keystr(path)} has shape {leaf.shape}, '
+            f'must have {spec.shape}')
+    if _fingerprint(update, arrays, counters) != expected:
       raise DamagedError(
           f'checkpoint {update} in {self._directory} does not hold the numbers '
-          'that were saved')
+          'that were saved, or not in the types of this experiment')
     return Checkpoint(*arrays, counters)
 
   def find_latest(
@@ -166,8 +176,10 @@ def _to_numpy(tree: types.ArrayTree) -> types.ArrayTree:
   return jax.tree.map(np.asarray, tree)
 
 
-def _fingerprint(arrays: types.ArrayTree, counters: Dict[str, Any]) -> str:
-  text = json.dumps(counters, sort_keys=True).encode()
+def _fingerprint(
+    update: int, arrays: types.ArrayTree, counters: Dict[str, Any]) -> str:
+  # With its number, so that one checkpoint is never taken for another.
+  text = json.dumps([update, counters], sort_keys=True).encode()
   return fingerprint.fingerprint((arrays, np.frombuffer(text, np.uint8)))
 
 

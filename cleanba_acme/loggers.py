@@ -152,8 +152,7 @@ def count_updates(path: str) -> int:
     ValueError: It can't be read, or doesn't have each update once.
   """
   try:
-    with open(path, newline='', encoding='utf-8') as file:
-      header, *lines = file.read().split('\n')[:-1] or ['']
+    header, *lines = _read_whole_lines(path)
   except FileNotFoundError:
     return 0
   except (OSError, UnicodeDecodeError) as error:
@@ -173,17 +172,19 @@ def count_updates(path: str) -> int:
 
 def _read_rows(path: str, last_update: int) -> List[str]:
   """Returns header and rows up to an update, nothing if there are none."""
-  try:
-    with open(path, newline='', encoding='utf-8') as file:
-      lines = file.readlines()
-  except FileNotFoundError:
+  if not last_update or not os.path.exists(path):
     return []
-  if not last_update or not lines:
-    return []
-  column = lines[0].rstrip('\n').split(',').index('update')
-  return lines[:1] + [
-      line for line in lines[1:]
-      if line.endswith('\n') and int(line.split(',')[column]) <= last_update]
+  header, *lines = _read_whole_lines(path)
+  column = header.split(',').index('update')
+  return [f'{header}\n', *[
+      f'{line}\n' for line in lines
+      if int(line.split(',')[column]) <= last_update]]
+
+
+def _read_whole_lines(path: str) -> List[str]:
+  """Returns at least one line; what comes after the last end is left out."""
+  with open(path, newline='', encoding='utf-8') as file:
+    return file.read().split('\n')[:-1] or ['']
 
 
 def _format(value: Union[int, float, str, None]) -> Union[int, str]:
