@@ -58,6 +58,26 @@ _AGENTS = {
 }
 
 
+class _SizesParser(flags.ArgumentParser):
+  """Parses one or more numbers, such as `64` or `64,64`."""
+
+  def parse(self, argument):
+    if not isinstance(argument, str):
+      return argument
+    try:
+      value = ast.literal_eval(argument)
+    except (SyntaxError, ValueError) as error:
+      raise ValueError('must be numbers such as 64 or 64,64') from error
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+  def flag_type(self):
+    return 'sizes'
+
+
+def _make_sizes(default: Any, help_text: str) -> ff.Item:
+  return ff.Item(default, help_text, parser=_SizesParser())
+
+
 def _make_items(config_classes: Dict[str, type]) -> Dict[str, ff.Item]:
   """Makes a flag for every field of the configs; none has a value by default.
   """
@@ -72,7 +92,7 @@ def _make_items(config_classes: Dict[str, type]) -> Dict[str, ff.Item]:
         for other in dataclasses.fields(config) if other.name == name}
     shown = ', '.join(
         f'{agent} {default}'.strip() for agent, default in defaults.items())
-    item_type = item_types.get(config_fields.basic_type(field), ff.Sequence)
+    item_type = item_types.get(config_fields.basic_type(field), _make_sizes)
     items[name] = item_type(
         None, f'{field.metadata["help"]} (default: {shown})')
   return items

@@ -295,4 +295,4 @@ def test_checkpoints(tmp_path):
           expected[:2])
       assert found.counters == expected.counters
 
-  _fuzz(check, num_examples=50)
+  _fuzz(check, num_examples=20)

@@ -70,6 +70,48 @@ def _run(monkeypatch, *arguments):
      '--config.num_epochs=2: --agent=impala has no such setting'),
     (['--network.torso=cnn'],
      "--network.torso='cnn': must be one of auto, mlp"),
+    (['--network.torso=conv', '--network.channels=0'],
+     '--network.channels=0: must be a positive integer'),
+    (['--network.hiddens=64,0.5'],
+     '--network.hiddens=0.5: must be a positive integer'),
+    (["--network.hiddens='x'"], "--network.hiddens='x': must be a positive"),
+    (['--network.hiddens=True'], '--network.hiddens=True: must be a positive'),
+    (['--network.channels=16'],
+     "--network.channels=(16,): torso='auto' takes none; choose nature"),
+    (['--network.torso=nature', '--network.channels=16,32'],
+     "--network.channels=(16, 32): torso='nature' has exactly 3 layers"),
+    (['--network.torso=conv', '--network.channels=16', '--network.strides=2,2'],
+     '--network.strides=(2, 2): must have one number per layer, like '
+     'channels=(16,)'),
+    (['--network.kernels=3'],
+     "--network.kernels=(3,): only torso='conv' takes them, not 'auto'"),
+    (['--network.core=lstm', '--network.separate_value_torso=True'],
+     "--network.separate_value_torso=True: core='lstm' needs one torso"),
+    (['--network.core=lstm', '--network.core_size=0'],
+     '--network.core_size=0: must be at least 1'),
+    (['--network.initial_log_std=nan'],
+     '--network.initial_log_std=nan: must be finite'),
+    (['--config.learning_rate=inf'],
+     '--config.learning_rate=inf: must be finite'),
+    (['--config.num_epochs=-1'], '--config.num_epochs=-1: must be at least 1'),
+    (['--env_options=rows=0'], "--env: environment 'catch' "),
+    (['--env_options=3=4'],
+     '--env_options=3=4: must be of the form name=value'),
+    (['--env=CartPole-v1', '--env_options=max_episode_steps=0'],
+     "--env: option 'max_episode_steps' of CartPole-v1 must be at least 1, "
+     'got 0'),
+    (['--env=cleanba_acme.testing.fakes:nothing'],
+     "--env: environment 'cleanba_acme.testing.fakes:nothing'"),
+    (['--env=cleanba_acme.testing.fakes'],
+     "--env: environment 'cleanba_acme.testing.fakes'"),
+    (['--env='], "--env: environment ''"),
+    (['--seed=4294967296'], '--seed=4294967296: must be in [0, 4294967295]'),
+    (['--num_envs=0'], '--num_envs=0: must be at least 1'),
+    (['--launch=threads', '--channel=reverb', '--handoff=asynchronous'],
+     '--handoff=asynchronous: needs --launch=threads, and --channel=memory'),
+    (['--hang_timeout_s=nan'], '--hang_timeout_s=nan: must be positive'),
+    (['--max_restarts=-1', '--launch=processes'],
+     '--max_restarts=-1: must be at least 0'),
     (['--launch=processes', '--channel=memory'],
      '--channel=memory: processes hand over data through Reverb'),
     (['--launch=processes', '--handoff=asynchronous'],
@@ -109,6 +151,39 @@ def test_values_that_absl_refuses():
   ended = programs.train('--num_envs=many')
   assert ended.status == 1
   assert '--num_envs' in ended.output and "'many'" in ended.output
+
+
+@pytest.mark.parametrize('flag, words', [
+    ('--num_envs=many', "'many'"), ('--num_actors=1.5', "'1.5'"),
+    ('--hang_timeout_s=x', "'x'"), ('--launch=thread', 'threads|processes'),
+    ('--channel=redis', 'memory|reverb'), ('--agent=dqn', 'ppo|impala'),
+    ('--handoff=fast', 'synchronous|asynchronous'),
+    ('--reduction=none', 'fast|invariant'),
+    ('--keep_checkpoints=0', '0 is not a positive integer'), ('--isolate_network=maybe', "'maybe'"),
+    ('--config.learning_rate=fast', "'fast'"),
+    ('--config.num_epochs=2.5', "'2.5'"),
+    ('--config.normalize_advantage=perhaps', "'perhaps'"),
+    ('--network.hiddens=64x64', 'must be numbers such as 64 or 64,64'),
+    ('--network.hiddens=', 'must be numbers such as 64 or 64,64'),
+    ('--no_such_flag=1', 'no_such_flag'),
+    ('--config.no_such=1', 'config.no_such'),
+])
+def test_values_that_absl_refuses_by_name(flag, words):
+  with flagsaver.flagsaver():
+    with pytest.raises(flags.Error) as error:
+      flags.FLAGS(['train', *_GOOD, flag])
+  # Those of a choice are listed.
+  for word in [flag.split('=')[0].lstrip('-'), *words.split('|')]:
+    assert word in str(error.value)
+
+
+@pytest.mark.parametrize('text, sizes', [
+    ('64', (64,)), ('64,', (64,)), ('64,32', (64, 32)), ('(64, 32)', (64, 32)),
+    ('[64]', (64,)), ('()', ())])
+def test_sizes(text, sizes):
+  with flagsaver.flagsaver():
+    flags.FLAGS(['train', f'--network.hiddens={text}'])
+    assert flags.FLAGS['network'].value['hiddens'] == sizes
 
 
 def test_words_that_are_no_flags():
