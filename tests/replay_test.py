@@ -2,6 +2,8 @@
 
 import collections
 import contextlib
+import os
+import socket
 import threading
 
 from cleanba_acme import channels
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 _TIMEOUT_S = 20.
-_TOKEN = 'token'
+_TOKEN = '5ecre7'
 
 _Tree = collections.namedtuple('_Tree', ['image', 'rest', 'core_state'])
 
@@ -142,3 +144,79 @@ def test_an_item_whose_put_timed_out_stays_pending():
     assert readers[0].get(_TIMEOUT_S)['number'] == 2
     with pytest.raises(channels.TimedOut):
       readers[0].wait(0.1)
+
+
+def _item(number):
+  return {'number': np.int32(number)}
+
+
+@pytest.fixture(name='server')
+def _server():
+  """Returns a server with the tables of a run."""
+  spec = _spec(_item(0))
+  return replay.make_server(replay.make_tables(1, spec, spec, _TOKEN))
+
+
+def _writer(server, table):
+  # A client as of another process.
+  return replay.ReverbWriter(
+      replay.Client(f'localhost:{server.port}'), [table], threading.Event())
+
+
+def _reader(server, table):
+  return replay.ReverbReader(
+      replay.Client(f'localhost:{server.port}'), table, _spec(_item(0)),
+      threading.Event())
+
+
+@pytest.mark.parametrize('token', ['another', ''])
+def test_client_without_the_token(token, server):
+  publisher = _writer(server, replay.parameters_table(0, _TOKEN))
+  publisher.put(_item(1), _TIMEOUT_S)
+
+  # Gets no parameters.
+  reader = _reader(server, replay.parameters_table(0, token))
+  for read in (reader.wait, reader.get):
+    with pytest.raises(channels.HandoffError) as error:
+      read(_TIMEOUT_S)
+    assert 'no table parameters/0 with the token of this run' in str(
+        error.value)
+    assert _TOKEN not in str(error.value)
+  client = replay.Client(f'localhost:{server.port}')
+  with pytest.raises(RuntimeError, match='not found'):
+    next(client.sample(replay.parameters_table(0, token)))
+
+  # What it inserts never reaches the learner.
+  intruder = _writer(server, replay.rollout_table(0, token))
+  with pytest.raises(ValueError, match="'rollout/0' since the table could not"):
+    intruder.put(_item(2), _TIMEOUT_S)
+  with pytest.raises(ValueError, match='Unable to find signatures'):
+    client.insert([np.int32(2)], {replay.rollout_table(0, token): 1.})
+  learner = _reader(server, replay.rollout_table(0, _TOKEN))
+  with pytest.raises(channels.TimedOut):
+    learner.wait(0.2)
+  writer = _writer(server, replay.rollout_table(0, _TOKEN))
+  writer.put(_item(3), _TIMEOUT_S)
+  assert learner.get(_TIMEOUT_S)['number'] == 3
+  assert _reader(server, replay.parameters_table(0, _TOKEN)).get(
+      _TIMEOUT_S)['number'] == 1
+  for each in (publisher, intruder, writer):
+    each.close()
+
+
+def test_server_listens_on_loopback_only(server):
+  devices = []
+  for name in os.listdir('/proc/self/fd'):
+    try:
+      is_socket = os.readlink(f'/proc/self/fd/{name}').startswith('socket:')
+    except FileNotFoundError:
+      continue  # The one that lists the others.
+    if not is_socket:
+      continue
+    with socket.socket(fileno=os.dup(int(name))) as each:
+      if (each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+          and each.getsockname()[1] == server.port):
+        devices.append(each.getsockopt(
+            socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16))
+  assert devices and all(device == b'lo\0' for device in devices)
+  assert server.localhost_client().server_info(timeout=5)

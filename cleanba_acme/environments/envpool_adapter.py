@@ -107,6 +107,10 @@ class EnvPoolEnvironment:
     action = spaces.checked_action(
         action, self._num_envs, self._action_spec, self._action_spec.dtype)
     observation, reward, terminated, truncated, info = self._pool.step(action)
+    if not np.isfinite(reward).all():
+      i = np.flatnonzero(~np.isfinite(reward))[0]
+      raise ValueError(f'environment {i}, reward: expected a finite number, '
+                       f'got {reward[i]}')
     first = self._ended
     last = terminated | truncated
     step_type = np.full(self._num_envs, dm_env.StepType.MID, np.int32)

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 
+from cleanba_acme import specs
 from cleanba_acme.environments import envpool_adapter
 import dm_env
 import envpool
@@ -285,6 +286,35 @@ def test_limit_step_outside_atari_counts_as_truncation():
 def test_bad_id_or_option_raises(task_id, options, message):
   with pytest.raises(ValueError, match=message):
     envpool_adapter.EnvPoolFactory(task_id, options)
+
+
+class _PoolOf:
+  """A pool that gives one reward."""
+
+  config = {'num_envs': 2}
+
+  def __init__(self, reward):
+    self._reward = np.array([0., reward], np.float32)
+
+  def step(self, action):
+    none = np.zeros(2, bool)
+    return action.astype(np.float32), self._reward, none, none, {}
+
+
+@pytest.mark.parametrize('reward', [np.nan, np.inf, -np.inf])
+def test_bad_reward_raises(reward):
+  spec = specs.EnvironmentSpec(
+      observations=specs.Array((), np.float32),
+      actions=specs.DiscreteArray(2), rewards=None, discounts=None)
+
+  def step(value):
+    return envpool_adapter.EnvPoolEnvironment(
+        _PoolOf(value), spec, channel_first=False).step(np.zeros(2, np.int32))
+
+  assert step(1.).reward.tolist() == [0., 1.]
+  with pytest.raises(ValueError, match='environment 1, reward: expected a '
+                     f'finite number, got {reward}'):
+    step(reward)
 
 
 @pytest.mark.parametrize('seed, num_envs, message', [

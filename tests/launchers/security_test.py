@@ -75,7 +75,7 @@ def test_no_listener_but_in_a_network_of_its_own(flags, tmp_path):
   with programs.Program(
       programs.TRAIN, *_FLAGS, *flags,
       f'--output_dir={output_dir}') as program:
-    program.wait_for(lambda: _is_learning(output_dir))
+    program.wait_for(lambda: _is_learning(output_dir), timeout=180)
     ports = set()
     for pid in program.processes():
       listeners = _listeners(pid)
