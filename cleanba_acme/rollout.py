@@ -1,5 +1,6 @@
 """Turns an environment and an `ActorCore` into rollouts."""
 
+import math
 from typing import List, Optional, Sequence, Tuple
 
 from cleanba_acme import actor_core as actor_core_lib
@@ -17,6 +18,7 @@ import numpy as np
 # many are beside it, so all programs see full tiles. (Padding inside a program
 # doesn't do: XLA moves it to where it pleases.)
 _ROWS_PER_TILE = 8
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
 class Unroller:
@@ -61,7 +63,7 @@ class Unroller:
     self._unroll_length = unroll_length
     self._buffers: List[types.Rollout] = []
     self._num_buffers = num_buffers
-    self._timestep = environment.reset()
+    self._timestep = _check(environment.reset(), spec, environment.num_envs)
     self._returns = np.zeros(environment.num_envs, np.float32)
     self._lengths = np.zeros(environment.num_envs, np.int32)
 
@@ -107,8 +109,10 @@ class Unroller:
       buffer.action[t] = action
       self._state = state
       previous = timestep
-      self._timestep = self._environment.step(
-          heads.to_environment(self._spec.actions, action))
+      self._timestep = _check(
+          self._environment.step(
+              heads.to_environment(self._spec.actions, action)),
+          self._spec, rows)
       self._count(t, episodes)
     return buffer._replace(core_state=core_state), episodes
 
@@ -188,6 +192,68 @@ def make_spec(
       extras=jax.tree.map(batched, extras),
       core_state=jax.tree.map(
           lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), core_state))
+
+
+def _check(
+    timestep: dm_env.TimeStep, spec: specs.EnvironmentSpec, rows: int
+) -> dm_env.TimeStep:
+  """Returns the time step of `rows` environments if it is as its spec says.
+
+  Raises:
+    ValueError: A shape or a dtype is another one, or a number is not finite.
+  """
+  leaves = jax.tree.leaves(timestep)
+  expected = [((), _INT32), ((), _FLOAT32), ((), _FLOAT32)] + [
+      (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(spec.observations)]
+  is_well = (
+      (isinstance(spec.observations, specs.Array)  # No need to look deeper.
+       and isinstance(timestep.observation, np.ndarray)
+       or jax.tree.structure(timestep.observation)
+       == jax.tree.structure(spec.observations))
+      and len(leaves) == len(expected)
+      and all(_is_column(leaf, rows, *pair)
+              for leaf, pair in zip(leaves, expected)))
+  if not is_well:
+    raise ValueError(_explain(timestep, spec, rows))
+  return timestep
+
+
+def _is_column(
+    leaf: types.Array, rows: int, shape: Tuple[int, ...], dtype: np.dtype
+) -> bool:
+  return (
+      isinstance(leaf, np.ndarray) and leaf.shape == (rows, *shape)
+      and leaf.dtype == dtype
+      # Faster than asking each number; a sum that overflows is no good either.
+      and (dtype.kind != 'f' or math.isfinite(np.add.reduce(leaf, axis=None))))
+
+
+def _explain(
+    timestep: dm_env.TimeStep, spec: specs.EnvironmentSpec, rows: int) -> str:
+  """Says what is wrong with a time step."""
+  observed, expected = (
+      jax.tree_util.tree_leaves_with_path(tree)
+      for tree in (timestep.observation, spec.observations))
+  if [path for path, _ in observed] != [path for path, _ in expected]:
+    return (f'the environment\'s observation is a tree '
+            f'{timestep.observation!r}, its spec says {spec.observations!r}')
+  columns = [
+      ('step_type', timestep.step_type, (), _INT32),
+      ('reward', timestep.reward, (), _FLOAT32),
+      ('discount', timestep.discount, (), _FLOAT32)]
+  columns += [
+      (f'observation{jax.tree_util.keystr(path)}', leaf, leaf_spec.shape,
+       leaf_spec.dtype)
+      for (path, leaf), (_, leaf_spec) in zip(observed, expected)]
+  name, column, shape, dtype = next(
+      found for found in columns if not _is_column(found[1], rows, *found[2:]))
+  shape = (rows, *shape)
+  if isinstance(column, np.ndarray) and (
+      column.shape, column.dtype) == (shape, dtype):
+    return f'the environment\'s {name} must be finite, got {column}'
+  return (f'the environment\'s {name} must be an array of shape {shape} and '
+          f'dtype {dtype} as in its spec, got shape {np.shape(column)} and '
+          f'dtype {getattr(column, "dtype", type(column).__name__)}')
 
 
 def _is_frames(leaf: types.ArrayTree) -> bool:

@@ -197,6 +197,43 @@ def test_environment_gets_actions_within_its_bounds_and_the_learner_the_raw():
   np.testing.assert_array_equal(received[0], [[-1.], [0.25]])
 
 
+@pytest.mark.parametrize('row', [0, 2])
+@pytest.mark.parametrize('changes, message', [
+    ({'reward': np.zeros(2)}, 'reward .*dtype float32.*got .*float64'),
+    ({'reward': np.zeros(3, np.float32)}, r'reward .*\(2,\).*got shape \(3,\)'),
+    ({'reward': np.zeros((2, 1), np.float32)}, r'reward .*got shape \(2, 1\)'),
+    ({'reward': np.float32([0, np.nan])}, 'reward must be finite, got .*nan'),
+    ({'reward': None}, 'reward .*got .*NoneType'),
+    ({'reward': [0., 0.]}, 'reward .*got .*list'),
+    ({'discount': np.ones(2)}, 'discount .*float64'),
+    ({'discount': np.float32([np.inf, 1])}, 'discount must be finite'),
+    ({'step_type': np.zeros(2, np.int64)}, 'step_type .*int32.*int64'),
+    ({'step_type': dm_env.StepType.MID}, r'step_type .*got shape \(\)'),
+    ({'observation': np.zeros((2, 2), np.float32)},
+     r'observation .*\(2, 1\).*got shape \(2, 2\)'),
+    ({'observation': np.zeros((1, 1), np.float32)}, r'observation .*\(1, 1\)'),
+    ({'observation': np.zeros((2, 1), np.uint8)}, 'observation .*uint8'),
+    ({'observation': np.float32([[0], [np.nan]])}, 'observation must be finite'),
+    ({'observation': {'x': np.zeros((2, 1), np.float32)}},
+     'observation is a tree'),
+], ids=str)
+def test_what_contradicts_the_spec_is_an_error_at_once(changes, message, row):
+
+  class Environment(_Script):
+
+    def _timestep(self):
+      timestep = super()._timestep()
+      return (timestep._replace(**changes) if len(self.actions) == row
+              else timestep)
+
+  with pytest.raises(ValueError, match=message):
+    rollout_lib.Unroller(
+        Environment(), _spec(specs.DiscreteArray(3)),
+        actor_core.ActorCore(None, _select_action),
+        _init(2, core_state=np.zeros((2, 1), np.int32)), unroll_length=3,
+    ).unroll(7)
+
+
 def _make_board(seed):
   return catch.Catch(seed, rows=4, columns=3)
 
