@@ -14,9 +14,9 @@ ENDLESS = '--total_steps=1000000000'
 START_S = 600.
 
 # Rounds before the watch begins: compilation, first touches of memory.
-_WARM_UP_ROUNDS = 3
+_WARM_UP_ROUNDS = 2
 # Rounds to watch, however long they are.
-_MIN_ROUNDS = 3
+_MIN_ROUNDS = 2
 _TICKS = os.sysconf('SC_CLK_TCK')
 
 
