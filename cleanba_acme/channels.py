@@ -16,6 +16,8 @@ from cleanba_acme import types
 
 # How often a blocked wait looks whether the program is stopping, in seconds.
 _POLL_S = 0.2
+# More than a look takes, of a process that isn't stopped.
+_MAX_LOOK_S = 2.0
 
 
 class Stopped(Exception):
@@ -65,6 +67,25 @@ class Writer(Protocol):
     """
 
 
+class Patience:
+  """Counts the time in which this process could do something.
+
+  The time for which it was stopped, as Ctrl-Z does, doesn't count: those that
+  it waits for may have been stopped with it.
+  """
+
+  def __init__(self):
+    self._last = time.monotonic()
+    self._seconds = 0.0
+
+  def seconds(self) -> float:
+    """Returns the seconds so far; must be called several times a second."""
+    now = time.monotonic()
+    self._seconds += min(now - self._last, _MAX_LOOK_S)
+    self._last = now
+    return self._seconds
+
+
 def wait_until(
     is_done: Callable[[float], bool],
     stop: threading.Event,
@@ -83,13 +104,13 @@ def wait_until(
     TimedOut: `timeout` seconds passed.
     Stopped: `stop` was set.
   """
-  start = time.monotonic()
+  patience = Patience()
   while True:
     if stop.is_set():
       raise Stopped(f'stopped while waiting for {what}')
     remaining = _POLL_S
     if timeout is not None:
-      remaining = timeout - (time.monotonic() - start)
+      remaining = timeout - patience.seconds()
       if remaining <= 0:
         raise TimedOut(f'waited {timeout:g} s for {what}')
     if is_done(min(remaining, _POLL_S)):
@@ -284,7 +305,8 @@ class SizeGatedSampler:
         last = (f'last seen: round {round_index - 1}, {ago:.0f} s ago'
                 if round_index else 'never seen')
         raise TimedOut(
-            f'round {round_index} lacks actor {i} ({last})') from error
+            f'round {round_index} lacks actor {i} ({last}): {error}'
+        ) from error
       self._waits[i] = time.monotonic() - begin
     self._last_seen = time.monotonic()
     items = [reader.get(timeout) for reader in self._readers]

@@ -5,7 +5,9 @@ import os
 import time
 from typing import List, Mapping, Protocol, Sequence, Union
 
-import tensorboardX
+from tensorboardX import event_file_writer
+from tensorboardX import summary
+from tensorboardX.proto import event_pb2
 
 Row = Mapping[str, Union[int, float, str, None]]
 
@@ -37,6 +39,7 @@ class CsvLogger:
     with open(temporary, 'w', newline='', encoding='utf-8') as file:
       file.writelines(kept)
     os.replace(temporary, path)  # Killed here, nothing is lost.
+    self._path = path
     self._file = open(path, 'a', newline='', encoding='utf-8')  # pylint: disable=consider-using-with
     self._has_header = bool(kept)
 
@@ -48,7 +51,10 @@ class CsvLogger:
       writer.writeheader()
       self._has_header = True
     writer.writerow({key: _format(value) for key, value in row.items()})
-    self._file.flush()
+    try:
+      self._file.flush()
+    except OSError as error:  # It doesn't know its file.
+      raise OSError(error.errno, error.strerror, self._path) from error
 
   def close(self) -> None:
     """Closes the file."""
@@ -72,9 +78,16 @@ class TensorBoardLogger:
         points.
       interval_s: Least time between points.
     """
-    self._writer = tensorboardX.SummaryWriter(
-        directory, flush_secs=10,
-        purge_step=last_steps + 1 if last_steps else None)
+    # Not `SummaryWriter`, which writes in a thread: when the disk is full, that
+    # ends, and `close` waits for it for ever.
+    os.makedirs(directory, exist_ok=True)
+    self._writer = event_file_writer.EventsWriter(
+        os.path.join(directory, 'events'))
+    if last_steps:
+      self._writer.write_event(event_pb2.Event(
+          wall_time=time.time(), step=last_steps + 1,
+          session_log=event_pb2.SessionLog(
+              status=event_pb2.SessionLog.START)))
     self._interval_s = interval_s
     self._last_time = -float('inf')
     self._held_back = None
@@ -97,7 +110,10 @@ class TensorBoardLogger:
     self._last_time = time.monotonic()
     for key, value in row.items():
       if isinstance(value, (int, float)) and key != 'steps':
-        self._writer.add_scalar(key, value, global_step=row['steps'])
+        self._writer.write_event(event_pb2.Event(
+            wall_time=time.time(), step=row['steps'],
+            summary=summary.scalar(key, value)))
+    self._writer.flush()
 
 
 class Tee:

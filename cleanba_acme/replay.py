@@ -32,6 +32,8 @@ _BACKOFF = 0.05
 _MIN_SLEEP_S = 2e-4
 _MAX_SLEEP_S = 0.02
 _FLUSH_MS = 200
+# More than one request that it didn't answer.
+_SILENCE_S = 3.0
 
 
 def rollout_table(actor: int, token: str) -> str:
@@ -149,6 +151,7 @@ class ReverbReader:
     self._table = table
     self._structure = jax.tree.structure(spec)
     self._stop = stop
+    self._last_answer = time.monotonic()
 
   def wait(self, timeout: Optional[float] = None) -> None:
     """Blocks until an item is there, see `channels.Reader`."""
@@ -161,9 +164,17 @@ class ReverbReader:
       time.sleep(min(max(sleep, _MIN_SLEEP_S), _MAX_SLEEP_S, seconds))
       return False
 
-    channels.wait_until(
-        is_there, self._stop, timeout,
-        f'an item in table {_without_token(self._table)}')
+    try:
+      channels.wait_until(
+          is_there, self._stop, timeout,
+          f'an item in table {_without_token(self._table)}')
+    except channels.TimedOut as error:
+      silence = time.monotonic() - self._last_answer
+      if silence < _SILENCE_S:
+        raise
+      raise channels.TimedOut(
+          f'{error}; the Reverb server has not answered for {silence:.0f} s'
+      ) from error
 
   def get(self, timeout: Optional[float] = None) -> Any:
     """Takes the oldest item, see `channels.Reader`."""
@@ -178,6 +189,7 @@ class ReverbReader:
       tables = self._client.server_info(timeout=1)
     except reverb.errors.DeadlineExceededError:
       return 0  # The server is still starting, or overloaded.
+    self._last_answer = time.monotonic()
     if self._table not in tables:
       raise channels.HandoffError(
           f'the server has no table {_without_token(self._table)} with the '

@@ -187,12 +187,17 @@ class Learner:
       FloatingPointError: A metric or a parameter is not finite any more; the
         state is saved beside the checkpoints.
     """
+    outputs = (self._progress, self._ledger, self._checkpoints)
     try:
-      return self._run()
-    finally:
-      self._progress.close()
-      self._ledger.close()
-      self._checkpoints.close()
+      state = self._run()
+    except BaseException:
+      for output in outputs:
+        with contextlib.suppress(Exception):  # It would hide what went wrong.
+          output.close()
+      raise
+    for output in outputs:
+      output.close()
+    return state
 
   def _run(self) -> types.TrainingState:
     experiment, first_round = self._experiment, self._first_round

@@ -19,7 +19,6 @@ import json
 import os
 import pathlib
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
@@ -70,9 +69,8 @@ _REPEATS = 3
 
 
 def main(argv: Sequence[str]) -> None:
-  # However it is ended, it ends the processes that it started.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
-  try:
+
+  def work() -> int:
     report = _bench(list(argv[1:]))
     if _JSON_PATH.value:
       with open(_JSON_PATH.value, 'w', encoding='utf-8') as file:
@@ -81,14 +79,9 @@ def main(argv: Sequence[str]) -> None:
       _draw(report, _PLOT.value)
     if _COMPARE.value:
       _compare(report, _read(_COMPARE.value))
-  except ValueError as error:
-    print(f'bench: {error}', file=sys.stderr)
-    sys.exit(exits.USER_ERROR)
-  except AssertionError as error:  # A program ended, or hung; see its output.
-    print(f'bench: {error}', file=sys.stderr)
-    sys.exit(exits.NODE_FAILED)
-  except KeyboardInterrupt:
-    sys.exit(exits.INTERRUPTED)
+    return exits.DONE
+
+  exits.run_script('bench', work)
 
 
 def _bench(train_flags: List[str]) -> Dict[str, Any]:

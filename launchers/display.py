@@ -36,6 +36,7 @@ class Display:
     self._stream = stream
     self._is_live = stream.isatty()
     self._shown = None
+    self._redraw = False
     self._end = threading.Event()
     self._thread = threading.Thread(
         target=self._run, name='display', daemon=True)
@@ -52,6 +53,13 @@ class Display:
       self._stream.write('\n')
       self._stream.flush()
 
+  def say(self, line: str) -> None:
+    """Prints a line, above the live one if there is one."""
+    # In one call, so that the thread can't write between.
+    self._stream.write(f'\r{line}\x1b[K\n' if self._is_live else f'{line}\n')
+    self._stream.flush()
+    self._redraw = True
+
   def _run(self) -> None:
     interval = _LIVE_INTERVAL_S if self._is_live else _PLAIN_INTERVAL_S
     # The first line comes as soon as there is one.
@@ -63,9 +71,9 @@ class Display:
     if row is None:
       return
     line = format_row(row, self._total_updates)
-    if line == self._shown:
+    if line == self._shown and not (self._is_live and self._redraw):
       return
-    self._shown = line
+    self._shown, self._redraw = line, False
     self._stream.write(f'\r{line}\x1b[K' if self._is_live else f'{line}\n')
     self._stream.flush()
 

@@ -11,8 +11,6 @@ made of them. `--from_csv` only draws them again.
 import collections
 import csv
 import os
-import signal
-import sys
 import tempfile
 import time
 from typing import Any, Dict, List, Sequence
@@ -52,10 +50,12 @@ _Rows = List[Dict[str, Any]]
 
 
 def main(argv: Sequence[str]) -> None:
-  # However it is ended, it ends the processes that it started.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
+  exits.run_script('figures', _make)
+
+
+def _make() -> int:
   folder = _OUTPUT_DIR.value
   try:
     os.makedirs(folder, exist_ok=True)
@@ -63,16 +63,8 @@ def main(argv: Sequence[str]) -> None:
       _run_all(folder)
     _draw(folder)
   except OSError as error:
-    print(f'figures: --output_dir={folder}: {error}', file=sys.stderr)
-    sys.exit(exits.USER_ERROR)
-  except ValueError as error:
-    print(f'figures: {error}', file=sys.stderr)
-    sys.exit(exits.USER_ERROR)
-  except exits.NodeFailed as failure:
-    print(f'{failure}: {failure.report}', file=sys.stderr)
-    sys.exit(failure.status)
-  except KeyboardInterrupt:
-    sys.exit(exits.INTERRUPTED)
+    raise ValueError(f'--output_dir={folder}: {error}') from error
+  return exits.DONE
 
 
 def _run_all(folder: str) -> None:

@@ -124,6 +124,8 @@ def main(argv: Sequence[str]) -> None:
   """Keeps a new namespace, or with a keeper's PID runs a command in its."""
   if len(argv) > 1:
     _enter_namespace_of(int(argv[1]))
+    # What is executed keeps it; it takes seconds until it could do so itself.
+    lifeline.attach()
     os.execv(argv[2], argv[2:])
   lifeline.attach()
   _enter_new_namespace()

@@ -8,15 +8,15 @@ Nodes are `PyClassNode`s: they open no port. (Launchpad's Courier nodes run
 whatever code a client sends them.)
 """
 
+import contextlib
 import os
 import sys
 import traceback
-from typing import Dict, Union
+from typing import Callable, Dict
 
 from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme import replay
-from cleanba_acme import workers
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import lifeline
 from cleanba_acme.launchers import session as session_lib
@@ -33,7 +33,9 @@ class _ReverbNode(lp.ReverbNode):
   """A server on loopback, if it can be, that doesn't outlive the launcher."""
 
   def run(self) -> None:
-    lifeline.attach()
+    _run(self._serve)
+
+  def _serve(self) -> None:
     # Where it can't be, it has a network of its own, or the user was warned.
     self._server = replay.make_server(
         self._priority_tables_fn(),
@@ -59,12 +61,11 @@ class ActorNode:
 
   def run(self) -> None:
     """Runs the actor until its last round, or until the program stops."""
-    lifeline.attach()
+    _run(self._work)
+
+  def _work(self) -> None:
     stop = lp.stop_event()
     _, parameters_spec = self._experiment.item_specs()
-    rollouts = replay.ReverbWriter(
-        self._client,
-        [replay.rollout_table(self._index, self._session.token)], stop)
     actor = session_lib.make_actor(
         self._experiment,
         self._session,
@@ -74,8 +75,10 @@ class ActorNode:
             self._client,
             replay.parameters_table(self._index, self._session.token),
             parameters_spec, stop),
-        rollouts)
-    _run(actor, rollouts)
+        replay.ReverbWriter(
+            self._client,
+            [replay.rollout_table(self._index, self._session.token)], stop))
+    actor.run()
 
 
 class LearnerNode:
@@ -93,13 +96,13 @@ class LearnerNode:
 
   def run(self) -> None:
     """Runs the learner until its last round, or until the program stops."""
-    lifeline.attach()
+    _run(self._work)
+
+  def _work(self) -> None:
     stop = lp.stop_event()
     rollout_spec, _ = self._experiment.item_specs()
     actors = range(self._experiment.num_actors)
     token = self._session.token
-    parameters = replay.ReverbWriter(
-        self._client, [replay.parameters_table(i, token) for i in actors], stop)
     learner = session_lib.make_learner(
         self._experiment, self._session,
         channels.SizeGatedSampler([
@@ -107,24 +110,32 @@ class LearnerNode:
                 self._client, replay.rollout_table(i, token), rollout_spec,
                 stop)
             for i in actors]),
-        parameters=parameters)
-    _run(learner, parameters)
+        replay.ReverbWriter(
+            self._client, [replay.parameters_table(i, token) for i in actors],
+            stop))
+    learner.run()
 
 
-def _run(
-    worker: Union[workers.Actor, workers.Learner], writer: replay.ReverbWriter
-) -> None:
-  """Runs a worker in its node's process; exits with the status of its end."""
+def _run(work: Callable[[], object]) -> None:
+  """Does the work of a node's process, and ends it.
+
+  It ends at once: Python takes seconds to end, and closing a writer waits for
+  the server, which may be the one that failed.
+  """
+  lifeline.attach()
+  status = exits.WORK_DONE
   try:
-    worker.run()
+    work()
   except channels.Stopped:
-    pass  # Told to: not this node's failure.
-  except channels.TimedOut:
+    status = exits.DONE  # Told to: not this node's failure.
+  except BaseException as error:  # pylint: disable=broad-exception-caught
     traceback.print_exc()
+    is_hang = isinstance(error, channels.TimedOut)
+    status = exits.HUNG if is_hang else exits.NODE_FAILED
+  with contextlib.suppress(OSError):  # The disk is full.
+    sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exits.HUNG)  # Closing a writer would wait for who is hung.
-  finally:
-    writer.close()
+  os._exit(status)
 
 
 def make_program(

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 import tempfile
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from cleanba_acme import checkpoint
 from cleanba_acme import experiment as experiment_lib
@@ -118,15 +118,16 @@ def run(
   while status is None:
     session = _resume(experiment, session)
     try:
-      with display.Display(progress_path, experiment.num_rounds, sys.stdout):
-        _launch(experiment, session, launch, channel)
+      with display.Display(
+          progress_path, experiment.num_rounds, sys.stdout) as shown:
+        _launch(experiment, session, launch, channel, shown.say)
       status = exits.DONE
     except KeyboardInterrupt:
       print('Interrupted; the same command goes on from the last checkpoint.',
             file=sys.stderr, flush=True)
       return exits.INTERRUPTED
     except exits.NodeFailed as failure:
-      print(f'\n{failure}: {failure.report}', file=sys.stderr, flush=True)
+      print(failure.explain(), file=sys.stderr, flush=True)
       if not max_restarts:
         return failure.status
       max_restarts -= 1
@@ -176,14 +177,15 @@ def _launch(
     session: session_lib.Session,
     launch: str,
     channel: str,
+    say: Callable[[str], None],
 ) -> None:
-  """Runs what is left of the run."""
+  """Runs what is left of the run; what processes print goes to `say`."""
   if session.first_round == experiment.num_rounds:
     return
   if launch == 'threads':
     threads.run(experiment, session, channel)
   else:
-    _run_processes(experiment, session)
+    _run_processes(experiment, session, say)
 
 
 def _resume(
@@ -262,10 +264,15 @@ def _write_config(
           f'output_dir={os.path.dirname(path)}: holds a run with other '
           'settings:' + ''.join(f'\n  {line}' for line in differences))
   temporary = f'{path}.tmp'
-  with open(temporary, 'w', encoding='utf-8') as file:
-    json.dump({**settings, _RECORD: record}, file, indent=2)
-    file.write('\n')
-  os.replace(temporary, path)
+  try:
+    with open(temporary, 'w', encoding='utf-8') as file:
+      json.dump({**settings, _RECORD: record}, file, indent=2)
+      file.write('\n')
+    os.replace(temporary, path)
+  except OSError as error:
+    raise ValueError(
+        f'output_dir={os.path.dirname(path)}: must be a directory that can be '
+        f'written to ({error})') from error
 
 
 def read_config(path: str) -> Optional[Dict[str, Any]]:
@@ -306,12 +313,15 @@ def _find_differences(before: Any, now: Any, prefix: str = '') -> list:
 
 
 def _run_processes(
-    experiment: experiment_lib.Experiment, session: session_lib.Session
+    experiment: experiment_lib.Experiment,
+    session: session_lib.Session,
+    say: Callable[[str], None],
 ) -> None:
   # Launchpad and Reverb are an extra, and slow to import.
   from cleanba_acme.launchers import isolation  # pylint: disable=g-import-not-at-top
   from cleanba_acme.launchers import program  # pylint: disable=g-import-not-at-top
   from cleanba_acme.launchers import supervisor  # pylint: disable=g-import-not-at-top
+  from cleanba_acme.launchers import watch  # pylint: disable=g-import-not-at-top
   with contextlib.ExitStack() as stack:
     network = None
     if session.isolate_network:
@@ -323,14 +333,14 @@ def _run_processes(
             f'own ({error}); False lets other users of this machine reach '
             'Reverb, which has no authentication') from error
       stack.callback(network.close)
+    actors = range(experiment.num_actors)
     # Launchpad's nodes print where they are; that is of no use here.
     with contextlib.redirect_stdout(sys.stderr):
       nodes = supervisor.Supervisor(
           program.make_program(experiment, session),
           program.make_resources(),
+          [f'{program.LEARNER}/0', *[f'{program.ACTOR}/{i}' for i in actors]],
           os.path.join(session.output_dir, 'logs'),
-          network)
+          network, say)
     stack.callback(nodes.stop)
-    nodes.wait_for([
-        f'{program.LEARNER}/0',
-        *[f'{program.ACTOR}/{i}' for i in range(experiment.num_actors)]])
+    nodes.wait(watch.Watch(session).check)

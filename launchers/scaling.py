@@ -10,8 +10,6 @@ the figure again.
 
 import csv
 import os
-import signal
-import sys
 from typing import Any, Dict, List, Sequence
 
 from absl import app
@@ -39,10 +37,12 @@ _Rows = List[Dict[str, Any]]
 
 
 def main(argv: Sequence[str]) -> None:
-  # However it is ended, it ends the processes that it started.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
+  exits.run_script('scaling', _make)
+
+
+def _make() -> int:
   folder = _OUTPUT_DIR.value
   try:
     os.makedirs(folder, exist_ok=True)
@@ -50,13 +50,8 @@ def main(argv: Sequence[str]) -> None:
       _run_all(folder)
     _draw(folder)
   except OSError as error:
-    print(f'scaling: --output_dir={folder}: {error}', file=sys.stderr)
-    sys.exit(exits.USER_ERROR)
-  except AssertionError as error:  # A run ended, or hung; see its output.
-    print(f'scaling: {error}', file=sys.stderr)
-    sys.exit(exits.NODE_FAILED)
-  except KeyboardInterrupt:
-    sys.exit(exits.INTERRUPTED)
+    raise ValueError(f'--output_dir={folder}: {error}') from error
+  return exits.DONE
 
 
 def _make_flags(sizes: Dict[str, int]) -> List[str]:

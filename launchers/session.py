@@ -11,7 +11,7 @@ from cleanba_acme import loggers
 from cleanba_acme import workers
 
 
-_ACTOR_PATIENCE_S = 5.0
+_ACTOR_PATIENCE_S = 2.0
 
 
 class Session(NamedTuple):

@@ -10,8 +10,10 @@ from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import session as session_lib
+from cleanba_acme.launchers import watch as watch_lib
 
 _LEARNER = 'learner'
+_POLL_S = 0.2
 
 
 def run(
@@ -50,19 +52,25 @@ def run(
       pass
     except BaseException as error:  # pylint: disable=broad-exception-caught
       failure = exits.NodeFailed(
-          name, traceback.format_exc(),
+          name, traceback.format_exception_only(type(error), error)[-1].strip(),
+          traceback.format_exc().rstrip(),
           is_hang=isinstance(error, channels.TimedOut))
     ended.put((name, failure))
 
   threads = [
       threading.Thread(target=run_worker, args=pair, name=pair[0], daemon=True)
       for pair in named_workers.items()]
+  watch = watch_lib.Watch(session)
   for thread in threads:
     thread.start()
   try:
     name = None
     while name != _LEARNER:
-      name, failure = ended.get()
+      try:
+        name, failure = ended.get(timeout=_POLL_S)
+      except queue.Empty:
+        watch.check()
+        continue
       if failure is not None:
         raise failure
   finally:

@@ -13,8 +13,8 @@ import importlib.metadata
 import os
 import platform
 import shlex
-import signal
 import sys
+import traceback
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 from absl import app
@@ -23,6 +23,7 @@ from cleanba_acme import fields as config_fields
 from cleanba_acme.agents.impala import config as impala_config
 from cleanba_acme.agents.ppo import config as ppo_config
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import interrupts
 from cleanba_acme.launchers import isolation
 from cleanba_acme.launchers import resources
 from cleanba_acme.networks import config as network_config
@@ -203,32 +204,32 @@ def main(
   """
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {" ".join(argv[1:])}')
-  before = signal.signal(signal.SIGINT, _exit_on_interrupt)
+  interrupted = interrupts.Interrupts()
   try:
-    status = _train(change)
-  except ValueError as error:
-    print(f'train: {_as_flag(str(error))}', file=sys.stderr)
-    status = exits.USER_ERROR
-  except KeyboardInterrupt:  # Between runs; `run` sees to others.
+    status = _train(change, interrupted)
+  except BaseException as error:  # pylint: disable=broad-exception-caught
+    if interrupted.came:
+      pass  # The error is a consequence.
+    elif isinstance(error, ValueError):
+      print(f'train: {_as_flag(str(error))}', file=sys.stderr)
+      status = exits.USER_ERROR
+    else:
+      failure = exits.NodeFailed(
+          'launcher', f'{type(error).__name__}: {error}',
+          traceback.format_exc().rstrip())
+      print(failure.explain(), file=sys.stderr)
+      status = failure.status
+  interrupted.can_stop = False
+  if interrupted.came:
     status = exits.INTERRUPTED
-  finally:
-    signal.signal(signal.SIGINT, before)
   # Threads that are still computing must not hold up, or crash, the exit.
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(status)
 
 
-def _exit_on_interrupt(*unused_args) -> None:
-  """Handles Ctrl-C before a run begins.
-
-  An exception would not do: modules in C, while they are imported, make an
-  ImportError of it.
-  """
-  os._exit(exits.INTERRUPTED)
-
-
-def _train(change: Callable[[Any], Any]) -> int:
+def _train(
+    change: Callable[[Any], Any], interrupted: interrupts.Interrupts) -> int:
   """Runs what the flags describe; ValueError if they are wrong."""
   agent = _AGENTS[_AGENT.value]
   if _LAUNCH.value == 'processes' and _CHANNEL.value == 'memory':
@@ -303,7 +304,7 @@ def _train(change: Callable[[Any], Any]) -> int:
           str(_SEED.value),
           datetime.datetime.now().strftime('%Y%m%d-%H%M%S')]))
   experiment = change(experiment)
-  signal.signal(signal.SIGINT, signal.default_int_handler)
+  interrupted.can_stop = True
   return run.run(
       experiment, output_dir, _LAUNCH.value, _CHANNEL.value or 'memory',
       settings={

@@ -183,7 +183,7 @@ def run(
   all_flags = [*flags, *trial.flags, f'--output_dir={output_dir}']
   module = programs.TRAIN
   if trial.delay_ms:
-    module = 'cleanba_acme.launchers.delayed'
+    module = 'cleanba_acme.launchers.disturbed'
     all_flags.append(f'--delay_ms={trial.delay_ms}')
   with busy_loops(trial.busy_loops):
     if trial.victim is not None:
@@ -234,16 +234,27 @@ def kill(
     AssertionError: The run was over before.
   """
   program.wait_for(is_time, _NEVER)
-  find = lambda: program.pid  # pylint: disable=g-long-lambda-assignment
-  if victim != LAUNCHER:
-    def find():
-      logs = sorted(pathlib.Path(output_dir).glob(f'logs/{victim}-*.log'))
-      return logs and program.writer_of(rng.choice(logs))
-  pid = program.wait_for(find, _START_S)
+  pid = find(program, victim, output_dir, rng)
   time.sleep(rng.uniform(0, max_sleep_s))
   program.kill(pid)
   on_kill()
   return program.wait(_START_S)
+
+
+def find(
+    program: programs.Program,
+    victim: str,
+    output_dir: str,
+    rng: random.Random,
+) -> int:
+  """Waits for a process of a run and returns it; arguments as of `kill`."""
+  def find_pid():
+    if victim == LAUNCHER:
+      return program.pid
+    logs = sorted(pathlib.Path(output_dir).glob(f'logs/{victim}-*.log'))
+    return logs and program.writer_of(rng.choice(logs))
+
+  return program.wait_for(find_pid, _START_S)
 
 
 def count_updates(output_dir: str) -> int:

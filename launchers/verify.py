@@ -21,8 +21,6 @@ The exit status is 0 (all are identical), 1 (wrong arguments), 2 (a run failed),
 import os
 import random
 import shutil
-import signal
-import sys
 import tempfile
 import time
 from typing import List, Optional, Sequence
@@ -49,26 +47,15 @@ _NAME_WIDTH = 26
 
 
 def main(argv: Sequence[str]) -> None:
-  # However it is ended, it ends the processes that it started.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
   arguments = list(argv[1:])
-  try:
-    if arguments and not arguments[0].startswith('-'):
-      status = _compare(arguments)
-    elif arguments:
-      status = _run(arguments)
-    else:
+
+  def work() -> int:
+    if not arguments:
       raise ValueError(
           'give the directories of runs, or -- and flags of the train script')
-  except ValueError as error:
-    print(f'verify: {error}', file=sys.stderr)
-    status = exits.USER_ERROR
-  except exits.NodeFailed as failure:
-    print(f'{failure}: {failure.report}', file=sys.stderr)
-    status = failure.status
-  except KeyboardInterrupt:
-    status = exits.INTERRUPTED
-  sys.exit(status)
+    return (_run if arguments[0].startswith('-') else _compare)(arguments)
+
+  exits.run_script('verify', work)
 
 
 def _compare(paths: Sequence[str]) -> int:

@@ -129,6 +129,15 @@ def test_reading_waits_until_its_deadline(method, ends):
   assert _SHORT_S <= time.monotonic() - begin < _LONG_S
 
 
+def test_time_for_which_the_process_was_stopped_does_not_count(monkeypatch):
+  now = 1000.
+  monkeypatch.setattr(channels.time, 'monotonic', lambda: now)
+  patience = channels.Patience()
+  for step, expected in ((0.2, 0.2), (1., 1.2), (3600., 3.2), (0.1, 3.3)):
+    now += step
+    assert patience.seconds() == pytest.approx(expected)
+
+
 def test_writing_waits_until_its_deadline(ends):
   writer, _ = ends
   writer.put(_item(0), _LONG_S)

@@ -2,7 +2,9 @@
 
 import os
 import random
+import resource
 import signal
+import sys
 import time
 from typing import Optional
 
@@ -13,16 +15,52 @@ from cleanba_acme.environments import base
 from cleanba_acme.environments import batch
 from cleanba_acme.environments import catch
 import dm_env
+import jax
 import numpy as np
 
-# What `Troublemaker` can do.
+# What `make_trouble` can do.
 RAISE = 'raise'
-KILL = 'kill'
+KILL = 'kill'  # By SIGKILL.
 HANG = 'hang'
+EXIT = 'exit'  # At once, with `EXIT_STATUS`.
+QUIT = 'quit'  # At once, with status 0, as if all were well.
+MEMORY = 'memory'  # Uses more memory than there is.
+TROUBLES = (RAISE, KILL, HANG, EXIT, QUIT, MEMORY)
+# What the learner's update can do beside: not a number in all parameters.
+NAN = 'nan'
+
+EXIT_STATUS = 7
+# Printed just before.
+ANNOUNCEMENT = 'planned trouble'
+
+_MEMORY_LEFT = 2**28
 
 
 class PlannedError(Exception):
   """What a fake raises when it was asked to fail."""
+
+
+def make_trouble(kind: str) -> None:
+  """Does what one of `TROUBLES` says, in this process."""
+  print(f'{ANNOUNCEMENT}: {kind}', file=sys.stderr, flush=True)
+  if kind == RAISE:
+    raise PlannedError('planned to fail')
+  if kind == KILL:
+    os.kill(os.getpid(), signal.SIGKILL)
+  if kind == HANG:
+    time.sleep(1e6)
+  if kind == EXIT:
+    os._exit(EXIT_STATUS)
+  if kind == QUIT:
+    os._exit(0)
+  if kind == MEMORY:
+    with open('/proc/self/statm', encoding='ascii') as file:
+      size = int(file.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY_LEFT, hard))
+    hoard = []
+    while True:
+      hoard.append(np.ones(2**20))
 
 
 class Troublemaker:
@@ -46,7 +84,7 @@ class Troublemaker:
       environment: What to show.
       spec: Its spec.
       max_sleep_s: Every step begins with a sleep of a random time up to this.
-      trouble: `RAISE`, `KILL` (this process, by SIGKILL) or `HANG`, if any.
+      trouble: One of `TROUBLES`, if any.
       trouble_step: At which step, counted from 0.
     """
     self.spec = spec
@@ -78,8 +116,8 @@ class Troublemaker:
       self.spec.actions.validate(row)
     if self._max_sleep_s:
       time.sleep(random.uniform(0, self._max_sleep_s))
-    if self._num_steps == self._trouble_step:
-      self._make_trouble()
+    if self._trouble and self._num_steps == self._trouble_step:
+      make_trouble(self._trouble)
     self._num_steps += 1
     return self._environment.step(action)
 
@@ -87,14 +125,6 @@ class Troublemaker:
     assert not self._is_closed, 'closed a second time'
     self._is_closed = True
     self._environment.close()
-
-  def _make_trouble(self) -> None:
-    if self._trouble == RAISE:
-      raise PlannedError(f'planned to fail in step {self._num_steps}')
-    if self._trouble == KILL:
-      os.kill(os.getpid(), signal.SIGKILL)
-    if self._trouble == HANG:
-      time.sleep(1e6)
 
 
 def make_catch(
@@ -158,12 +188,28 @@ class Endless(dm_env.Environment):
     return specs.DiscreteArray(2, np.int32, name='action')
 
 
-class SleepyBuilder:
-  """A `builder.Builder` whose learner takes a random time more."""
+class DisturbedBuilder:
+  """A `builder.Builder` whose learner takes longer, or goes wrong."""
 
-  def __init__(self, builder: builder_lib.Builder, max_sleep_s: float):
+  def __init__(
+      self,
+      builder: builder_lib.Builder,
+      max_sleep_s: float = 0.,
+      trouble: Optional[str] = None,
+      trouble_update: int = 0,
+  ):
+    """Wraps a builder.
+
+    Args:
+      builder: Makes the agent.
+      max_sleep_s: Every update begins with a sleep of a random time up to this.
+      trouble: One of `TROUBLES`, or `NAN`, if any.
+      trouble_update: At which of the updates of this launch, counted from 1.
+    """
     self._max_sleep_s = max_sleep_s
     self._builder = builder
+    self._trouble = trouble
+    self._trouble_update = trouble_update
 
   def make_actor_core(self, networks, evaluation=False):
     """See `builder.Builder`."""
@@ -172,10 +218,21 @@ class SleepyBuilder:
   def make_learner_core(self, networks, sizes, execution):
     """See `builder.Builder`."""
     core = self._builder.make_learner_core(networks, sizes, execution)
+    num_updates = 0
 
     def update(state, rollout):
+      nonlocal num_updates
+      num_updates += 1
       time.sleep(random.uniform(0, self._max_sleep_s))
-      return core.update(state, rollout)
+      is_time = self._trouble and num_updates == self._trouble_update
+      if is_time and self._trouble != NAN:
+        make_trouble(self._trouble)
+      state, metrics = core.update(state, rollout)
+      if is_time:
+        print(f'{ANNOUNCEMENT}: {NAN}', file=sys.stderr, flush=True)
+        state = state._replace(
+            params=jax.tree.map(lambda leaf: leaf * np.nan, state.params))
+      return state, metrics
 
     return core._replace(update=update)
 

@@ -148,7 +148,10 @@ class Program:
 
   def interrupt(self) -> None:
     """Does what Ctrl-C does in a terminal."""
-    os.killpg(self.pid, signal.SIGINT)
+    try:
+      os.killpg(self.pid, signal.SIGINT)
+    except ProcessLookupError:
+      pass
 
   def kill(self, pid: int) -> None:
     """Kills one of its processes."""

@@ -1,6 +1,7 @@
 """Tests of what a user sees of a run."""
 
 import io
+import time
 
 from cleanba_acme.launchers import display
 import pytest
@@ -65,3 +66,17 @@ def test_run_without_an_update_shows_nothing(stream, tmp_path):
   with display.Display(str(tmp_path / 'progress.csv'), 2, stream):
     pass
   assert not stream.getvalue()
+
+
+@pytest.mark.parametrize('stream, expected', [
+    (io.StringIO, '{0}\nhi\n'),
+    (_Terminal, '\r{0}\x1b[K\rhi\x1b[K\n\r{0}\x1b[K\n')])
+def test_a_line_is_said_above_the_live_one(stream, expected, tmp_path):
+  path, stream = tmp_path / 'progress.csv', stream()
+  path.write_text(_HEADER + _ROWS[0])
+  line = 'update 1/4  steps 100  50 steps/s  return -  ETA 0:00:06'
+  with display.Display(str(path), 4, stream) as shown:
+    while line not in stream.getvalue():
+      time.sleep(0.01)
+    shown.say('hi')
+  assert stream.getvalue() == expected.format(line)

@@ -206,7 +206,7 @@ def test_one_slow_actor(case, actor, reference, tmp_path):
 def test_random_sleeps_in_learner(case, reference, tmp_path):
   experiment = _make_experiment(case)
   experiment = _make_experiment(
-      case, builder=fakes.SleepyBuilder(experiment.builder, max_sleep_s=0.2))
+      case, builder=fakes.DisturbedBuilder(experiment.builder, max_sleep_s=0.2))
   assert _run_threads(experiment, tmp_path / 'run') == reference(case)
 
 

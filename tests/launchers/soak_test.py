@@ -31,7 +31,17 @@ def test_two_kills_of_each():
     _assert_well(program.wait(1180), num_kills=8)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_restarts():
+  with programs.Program(
+      _SOAK, '--kills=3', '--victims=actor', '--updates_per_kill=50',
+      '--max_restarts=10') as program:
+    _assert_well(program.wait(1180), num_kills=3)
+
+
 @pytest.mark.parametrize('flag, words', [
+    ('--max_restarts=1', 'with --max_restarts it must be without launcher'),
     ('--victims=me', '--victims=me: must be of launcher, actor'),
     ('--output_dir=.', '--output_dir=.: must be empty'),
 ])
