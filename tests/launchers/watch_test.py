@@ -15,7 +15,7 @@ def _watch(tmp_path, monkeypatch):
   monkeypatch.setattr(watch_lib, '_PATIENCE_S', 0.)
   monkeypatch.setattr(watch_lib, '_START_S', 3 * _LIMIT_S)
   return watch_lib.Watch(
-      session.Session(str(tmp_path), hang_timeout_s=_LIMIT_S))
+      session.Session(str(tmp_path), 'token', hang_timeout_s=_LIMIT_S))
 
 
 def _check_for(watch, seconds):
