@@ -46,7 +46,7 @@ HANG_TIMEOUT_S = 10.0
 _TAIL_LINES = 20
 # A run that must end and doesn't is given this much more, to see how late it is.
 _EXTRA_S = 60.0
-_START_S = 120.0
+_START_S = 300.0
 _STOPPED_S = 1.5 * HANG_TIMEOUT_S
 
 THREADS = 'threads'
