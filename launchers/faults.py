@@ -4,7 +4,7 @@
 
 makes every fault of `CELLS`, one run after the other, checks that the run ends
 as it must, and writes the table of docs/reliability.md anew. It takes a quarter
-of an hour. `--only=SIGSTOP` makes those with this word in their name, and only
+of an hour. `--faults=SIGSTOP` makes those with this word in their name, and only
 prints them.
 
 The exit status is 0 (all ended as they must), 1 (wrong arguments), 2 (one
@@ -34,8 +34,8 @@ from cleanba_acme.launchers import trials
 from cleanba_acme.testing import fakes
 from cleanba_acme.testing import programs
 
-_ONLY = flags.DEFINE_list(
-    'only', [], 'Make only the faults whose names have all of these words, and '
+_FAULTS = flags.DEFINE_list(
+    'faults', [], 'Make only the faults whose names have all of these words, and '
     'write no table.')
 _TABLE = flags.DEFINE_string(
     'table', 'docs/reliability.md', 'The file whose table is written anew.')
@@ -524,10 +524,10 @@ def main(argv: Sequence[str]) -> None:
 
 def _run_all() -> int:
   cells = [cell for cell in CELLS
-           if all(word in cell.name for word in _ONLY.value)]
+           if all(word in cell.name for word in _FAULTS.value)]
   if not cells:
-    raise ValueError(f'--only={",".join(_ONLY.value)}: there is no such fault')
-  if not (_ONLY.value or os.path.exists(_TABLE.value)):
+    raise ValueError(f'--faults={",".join(_FAULTS.value)}: there is no such fault')
+  if not (_FAULTS.value or os.path.exists(_TABLE.value)):
     raise ValueError(f'--table={_TABLE.value}: must be a file')
   rows = [_COLUMNS, ['---'] * len(_COLUMNS)]
   are_well = True
@@ -560,7 +560,7 @@ def _run_all() -> int:
         f'`{cause[:_MAX_CAUSE]}{"…" if cause[_MAX_CAUSE:] else ""}`'
         if cell.cause else 'nobody is left to name it',
         ', '.join(result.left_over) or 'nothing'])
-  if not _ONLY.value:
+  if not _FAULTS.value:
     _write_table(_TABLE.value, rows)
   return exits.DONE if are_well else exits.NODE_FAILED
 
