@@ -526,7 +526,8 @@ def _run_all() -> int:
   cells = [cell for cell in CELLS
            if all(word in cell.name for word in _FAULTS.value)]
   if not cells:
-    raise ValueError(f'--faults={",".join(_FAULTS.value)}: there is no such fault')
+    raise ValueError(
+        f'--faults={",".join(_FAULTS.value)}: there is no such fault')
   if not (_FAULTS.value or os.path.exists(_TABLE.value)):
     raise ValueError(f'--table={_TABLE.value}: must be a file')
   rows = [_COLUMNS, ['---'] * len(_COLUMNS)]
