@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any, Callable, Dict, List
 
 from absl import app
 from absl import flags
+from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import train
 
 # Heavy modules are imported by the train script, once the flags are right.
@@ -42,7 +42,7 @@ def _measure(experiment: Any) -> Any:
   }
   with open(_JSON.value, 'w', encoding='utf-8') as file:
     json.dump(report, file, indent=2)
-  sys.exit(0)
+  os._exit(exits.DONE)  # There is nothing to train.
 
 
 class _Parts:
