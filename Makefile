@@ -53,8 +53,9 @@ $(STAMP): requirements.lock setup.py pyproject.toml
 train: setup  ## Trains PPO on Catch; see TRAIN_FLAGS and EXTRA_FLAGS.
 	$(BIN)/python -m cleanba_acme.launchers.train $(TRAIN_FLAGS) $(EXTRA_FLAGS)
 
+# Two files at a time: many tests wait for processes.
 test: setup  ## Runs the tests that are not slow; see PYTEST_FLAGS.
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(PYTEST_FLAGS)
 
 figures: setup  ## Remakes the figures of docs/reproducibility.md.
 	$(BIN)/python -m cleanba_acme.launchers.figures

@@ -156,8 +156,8 @@ def test_the_end_of_the_program_ends_a_wait(method, ends, stop):
   if method == 'put':
     writer.put(_item(0), _LONG_S)
   timer = threading.Timer(_SHORT_S, stop.set)
-  timer.start()
   begin = time.monotonic()
+  timer.start()
   with pytest.raises(channels.Stopped):
     calls[method]()
   assert _SHORT_S <= time.monotonic() - begin < 5.
@@ -222,6 +222,8 @@ def test_sampler_waits_for_the_last_actor(stop):
   sampler = channels.SizeGatedSampler(readers)
   readers[0].put(_rollout_item(0, 0, 0))
 
+  begin = time.monotonic()
+
   def write():
     time.sleep(_SHORT_S)
     readers[1].put(_rollout_item(1, 0, 0))
@@ -229,7 +231,7 @@ def test_sampler_waits_for_the_last_actor(stop):
   with _thread(write):
     assert _labels(sampler.sample(0, 0, _LONG_S)) == [(0, 0, 0), (1, 0, 0)]
   assert sampler.waits[0] < sampler.waits[1]
-  assert sampler.waits[1] >= 0.9 * _SHORT_S
+  assert time.monotonic() - begin >= _SHORT_S
 
 
 @pytest.mark.parametrize('wrong', [(0, 5, 4), (1, 4, 4), (1, 6, 4), (1, 5, 3)])
