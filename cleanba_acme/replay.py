@@ -27,10 +27,11 @@ import tensorflow as tf
 Client = reverb.Client
 
 # A blocked reader asks the server again after this share of the time it has
-# waited so far: cheap for long waits, and late by a few percent at most.
-_BACKOFF = 0.05
-_MIN_SLEEP_S = 2e-4
-_MAX_SLEEP_S = 0.02
+# waited so far. Asking costs both sides a good part of a millisecond, so this
+# trades CPU time of long waits for how late their end is seen.
+_BACKOFF = 0.15
+_MIN_SLEEP_S = 1e-3
+_MAX_SLEEP_S = 0.01
 _FLUSH_MS = 200
 # More than one request that it didn't answer.
 _SILENCE_S = 3.0
