@@ -6,11 +6,13 @@ import shlex
 import shutil
 import threading
 import time
+import types
 
 from absl import flags
 from absl.testing import flagsaver
 from cleanba_acme import ledger
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import interrupts
 from cleanba_acme.launchers import train
 from cleanba_acme.testing import programs
 import psutil
@@ -29,6 +31,10 @@ def _run(monkeypatch, *arguments):
   def fake_exit(status):
     raise _Exit(status)
   monkeypatch.setattr(os, '_exit', fake_exit)
+  # Handlers of signals, and their thread, are for the life of a process.
+  monkeypatch.setattr(
+      interrupts, 'Interrupts',
+      lambda: types.SimpleNamespace(can_stop=False, came=False))
   monkeypatch.setenv('NPROC', os.environ.get('NPROC', '1'))
   with flagsaver.flagsaver():
     rest = flags.FLAGS(['train', *_GOOD, *arguments])
