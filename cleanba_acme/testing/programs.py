@@ -131,7 +131,7 @@ class Program:
     return os.pread(self._output.fileno(), size, 0).decode()
 
   def wait_for(self, condition: Callable[[], object],
-               timeout: float = 60.) -> object:
+               timeout: float = 180.) -> object:
     """Waits until the condition is true, and returns its value.
 
     Raises:
@@ -160,7 +160,7 @@ class Program:
     except ProcessLookupError:
       pass
 
-  def wait(self, timeout: float = 90.) -> Ended:
+  def wait(self, timeout: float = 240.) -> Ended:
     """Waits for the script's end.
 
     Args:
@@ -182,7 +182,7 @@ class Program:
     return Ended(status, self.output(), self.processes())
 
 
-def train(*flags: str, timeout: float = 90.) -> Ended:
+def train(*flags: str, timeout: float = 240.) -> Ended:
   """Runs the experiment script to its end; see `Program`."""
   with Program(TRAIN, *flags) as program:
     return program.wait(timeout)

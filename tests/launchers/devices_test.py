@@ -55,6 +55,11 @@ _REDUCTIONS = ('fast', 'invariant')
 # Of this case, whole runs are compared; of the others, updates on equal data.
 _RUN_CASE = 'impala-gru'
 
+# Of what the first update changed. Sums in another order differ in the last of
+# 24 bits, which Adam's division by small gradients enlarges: up to 1.4e-5 was
+# seen, with AVX2. Means over one device's part only would differ by far more.
+_TOLERANCE = 1e-4
+
 
 def _make_experiment(case, num_devices, reduction):
   builder, network, policy_lag = _CASES[case]
@@ -166,7 +171,7 @@ def test_fast_reduction_gives_nearly_the_same_update(
   _, one = _load(output_dir, case, 1, 'fast')
   _, other = _load(output_dir, case, num_devices, 'fast')
   print(f'{case} on {num_devices} devices: {_difference(one, other):.1e}')
-  assert _difference(one, other) < 1e-5
+  assert _difference(one, other) < _TOLERANCE
 
 
 @_EVERY_CASE
@@ -174,7 +179,7 @@ def test_reductions_compute_the_same(case, output_dir):
   _, fast = _load(output_dir, case, 1, 'fast')
   _, invariant = _load(output_dir, case, 1, 'invariant')
   print(f'{case}: {_difference(fast, invariant):.1e}')
-  assert _difference(fast, invariant) < 1e-5
+  assert _difference(fast, invariant) < _TOLERANCE
 
 
 def test_whole_runs(output_dir):
