@@ -18,7 +18,6 @@ import numpy as np
 # many are beside it, so all programs see full tiles. (Padding inside a program
 # doesn't do: XLA moves it to where it pleases.)
 _ROWS_PER_TILE = 8
-_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
 class Unroller:
@@ -63,7 +62,8 @@ class Unroller:
     self._unroll_length = unroll_length
     self._buffers: List[types.Rollout] = []
     self._num_buffers = num_buffers
-    self._timestep = _check(environment.reset(), spec, environment.num_envs)
+    self._check = _Check(spec, environment.num_envs)
+    self._timestep = self._check(environment.reset())
     self._returns = np.zeros(environment.num_envs, np.float32)
     self._lengths = np.zeros(environment.num_envs, np.int32)
 
@@ -109,10 +109,8 @@ class Unroller:
       buffer.action[t] = action
       self._state = state
       previous = timestep
-      self._timestep = _check(
-          self._environment.step(
-              heads.to_environment(self._spec.actions, action)),
-          self._spec, rows)
+      self._timestep = self._check(self._environment.step(
+          heads.to_environment(self._spec.actions, action)))
       self._count(t, episodes)
     return buffer._replace(core_state=core_state), episodes
 
@@ -194,66 +192,48 @@ def make_spec(
           lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), core_state))
 
 
-def _check(
-    timestep: dm_env.TimeStep, spec: specs.EnvironmentSpec, rows: int
-) -> dm_env.TimeStep:
-  """Returns the time step of `rows` environments if it is as its spec says.
+class _Check:
+  """Checks every time step against the spec of the environments."""
 
-  Raises:
-    ValueError: A shape or a dtype is another one, or a number is not finite.
-  """
-  leaves = jax.tree.leaves(timestep)
-  expected = [((), _INT32), ((), _FLOAT32), ((), _FLOAT32)] + [
-      (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(spec.observations)]
-  is_well = (
-      (isinstance(spec.observations, specs.Array)  # No need to look deeper.
-       and isinstance(timestep.observation, np.ndarray)
-       or jax.tree.structure(timestep.observation)
-       == jax.tree.structure(spec.observations))
-      and len(leaves) == len(expected)
-      and all(_is_column(leaf, rows, *pair)
-              for leaf, pair in zip(leaves, expected)))
-  if not is_well:
-    raise ValueError(_explain(timestep, spec, rows))
-  return timestep
+  def __init__(self, spec: specs.EnvironmentSpec, rows: int):
+    """Remembers what `rows` environments must show."""
+    self._spec = spec
+    self._structure = jax.tree.structure(spec.observations)
+    # Name, shape and dtype of each array of a time step.
+    self._columns = [
+        ('step_type', (rows,), np.dtype(np.int32)),
+        ('reward', (rows,), np.dtype(np.float32)),
+        ('discount', (rows,), np.dtype(np.float32)),
+        *[(f'observation{jax.tree_util.keystr(path)}', (rows, *leaf.shape),
+           leaf.dtype)
+          for path, leaf in jax.tree_util.tree_leaves_with_path(
+              spec.observations)]]
 
+  def __call__(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+    """Returns the time step.
 
-def _is_column(
-    leaf: types.Array, rows: int, shape: Tuple[int, ...], dtype: np.dtype
-) -> bool:
-  return (
-      isinstance(leaf, np.ndarray) and leaf.shape == (rows, *shape)
-      and leaf.dtype == dtype
+    Raises:
+      ValueError: A shape or a dtype is another one, or a number is not finite.
+    """
+    leaves, structure = jax.tree.flatten(timestep.observation)
+    if structure != self._structure:
+      raise ValueError(
+          f'the environment\'s observation is a tree {timestep.observation!r}, '
+          f'its spec says {self._spec.observations!r}')
+    arrays = (timestep.step_type, timestep.reward, timestep.discount, *leaves)
+    for (name, shape, dtype), array in zip(self._columns, arrays):
+      if not isinstance(array, np.ndarray) or (
+          array.shape != shape or array.dtype != dtype):
+        raise ValueError(
+            f'the environment\'s {name} must be an array of shape {shape} and '
+            f'dtype {dtype} as in its spec, got shape {np.shape(array)} and '
+            f'dtype {getattr(array, "dtype", type(array).__name__)}')
       # Faster than asking each number; a sum that overflows is no good either.
-      and (dtype.kind != 'f' or math.isfinite(np.add.reduce(leaf, axis=None))))
-
-
-def _explain(
-    timestep: dm_env.TimeStep, spec: specs.EnvironmentSpec, rows: int) -> str:
-  """Says what is wrong with a time step."""
-  observed, expected = (
-      jax.tree_util.tree_leaves_with_path(tree)
-      for tree in (timestep.observation, spec.observations))
-  if [path for path, _ in observed] != [path for path, _ in expected]:
-    return (f'the environment\'s observation is a tree '
-            f'{timestep.observation!r}, its spec says {spec.observations!r}')
-  columns = [
-      ('step_type', timestep.step_type, (), _INT32),
-      ('reward', timestep.reward, (), _FLOAT32),
-      ('discount', timestep.discount, (), _FLOAT32)]
-  columns += [
-      (f'observation{jax.tree_util.keystr(path)}', leaf, leaf_spec.shape,
-       leaf_spec.dtype)
-      for (path, leaf), (_, leaf_spec) in zip(observed, expected)]
-  name, column, shape, dtype = next(
-      found for found in columns if not _is_column(found[1], rows, *found[2:]))
-  shape = (rows, *shape)
-  if isinstance(column, np.ndarray) and (
-      column.shape, column.dtype) == (shape, dtype):
-    return f'the environment\'s {name} must be finite, got {column}'
-  return (f'the environment\'s {name} must be an array of shape {shape} and '
-          f'dtype {dtype} as in its spec, got shape {np.shape(column)} and '
-          f'dtype {getattr(column, "dtype", type(column).__name__)}')
+      if dtype.kind == 'f' and not math.isfinite(
+          np.add.reduce(array, axis=None)):
+        raise ValueError(
+            f'the environment\'s {name} must be finite, got {array}')
+    return timestep
 
 
 def _is_frames(leaf: types.ArrayTree) -> bool:

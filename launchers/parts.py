@@ -191,7 +191,7 @@ class _Parts:
     return [through(memory, memory), through(writer, reader)]
 
   def _publication(self) -> Dict[str, Dict[str, float]]:
-    """Parameters to the host, to every actor, and to its device."""
+    """Parameters to the host, to one actor, and to its device."""
     import jax  # pylint: disable=g-import-not-at-top
     import numpy as np  # pylint: disable=g-import-not-at-top
 

@@ -253,8 +253,9 @@ def _make_commands(
 ) -> List[Any]:
   """Returns the commands of all nodes, as Launchpad's `local_mp` makes them.
 
-  The files that they read go into the folder `temporary`. `lp.launch` does the same, and then starts them in one of its own terminals;
-  it has no way to do only the first half.
+  The files that they read go into the folder `temporary`. `lp.launch` does the
+  same, and then starts them in one of its own terminals; it has no way to do
+  only the first half.
   """
   launch_type = context.LaunchType.LOCAL_MULTI_PROCESSING
   for label, nodes in program.groups.items():

@@ -214,7 +214,7 @@ class EnvPoolFactory:
     if _has_frames(config):
       image = spec.observations
       shape = image.shape[1:] + image.shape[:1]
-      if 'full_action_space' in config:
+      if _is_atari(config):
         image = specs.StackedFrames(
             shape, image.dtype, 0, 255, config['stack_num'], image.name)
       else:  # VizDoom's stacks have no rule of their own at a start.
@@ -282,6 +282,11 @@ def _has_frames(config: Mapping[str, Any]) -> bool:
   return 'stack_num' in config
 
 
+def _is_atari(config: Mapping[str, Any]) -> bool:
+  """Whether an id is a game of Atari."""
+  return 'full_action_space' in config
+
+
 def _make_config(task_id: str, defaults: Dict[str, Any],
                  options: Mapping[str, Any]) -> Dict[str, Any]:
   """Returns all options of an id, those in `options` changed.
@@ -298,7 +303,7 @@ def _make_config(task_id: str, defaults: Dict[str, Any],
   config = {key: value for key, value in defaults.items()
             if key not in _RESERVED_OPTIONS}
   config['num_threads'] = 1
-  if 'full_action_space' in config:
+  if _is_atari(config):
     config.update(_ATARI_OPTIONS)
   # Procgen's limits are part of its games.
   if defaults['max_episode_steps'] == _NO_LIMIT or 'channel_first' in defaults:
