@@ -63,6 +63,24 @@ class Divergence(NamedTuple):
     return f'update {self.update}: {self.field} ({self.detail})'
 
 
+def read_whole_lines(path: str) -> List[str]:
+  """Returns the lines of a file that a run adds lines to.
+
+  Args:
+    path: The file. What comes after the last end of a line, if anything, was
+      torn by a kill or is being written, and is left out.
+
+  Returns:
+    The lines without their ends; one at least, which may be empty.
+
+  Raises:
+    OSError: It can't be read.
+    UnicodeDecodeError: It is no text.
+  """
+  with open(path, newline='', encoding='utf-8') as file:
+    return file.read().split('\n')[:-1] or ['']
+
+
 def read(path: str) -> Ledger:
   """Reads a ledger.
 
@@ -77,9 +95,7 @@ def read(path: str) -> Ledger:
   if os.path.isdir(path):
     path = os.path.join(path, FILE_NAME)
   try:
-    with open(path, newline='', encoding='utf-8') as file:
-      # What comes after the last end of a line is empty, or torn.
-      header, *lines = file.read().split('\n')[:-1] or ['']
+    header, *lines = read_whole_lines(path)
   except OSError as error:
     raise ValueError(
         f'{path}: must be a ledger, or a directory with one '

@@ -5,6 +5,7 @@ import os
 import time
 from typing import List, Mapping, Protocol, Sequence, Union
 
+from cleanba_acme import ledger
 from tensorboardX import event_file_writer
 from tensorboardX import summary
 from tensorboardX.proto import event_pb2
@@ -155,7 +156,7 @@ def make_ledger_logger(output_dir: str, last_update: int = 0) -> Logger:
     output_dir: The run's directory.
     last_update: Updates that a resumed run has behind it.
   """
-  return CsvLogger(os.path.join(output_dir, 'ledger.csv'), last_update)
+  return CsvLogger(os.path.join(output_dir, ledger.FILE_NAME), last_update)
 
 
 def count_updates(path: str) -> int:
@@ -168,7 +169,7 @@ def count_updates(path: str) -> int:
     ValueError: It can't be read, or doesn't have each update once.
   """
   try:
-    header, *lines = _read_whole_lines(path)
+    header, *lines = ledger.read_whole_lines(path)
   except FileNotFoundError:
     return 0
   except (OSError, UnicodeDecodeError) as error:
@@ -190,17 +191,11 @@ def _read_rows(path: str, last_update: int) -> List[str]:
   """Returns header and rows up to an update, nothing if there are none."""
   if not last_update or not os.path.exists(path):
     return []
-  header, *lines = _read_whole_lines(path)
+  header, *lines = ledger.read_whole_lines(path)
   column = header.split(',').index('update')
   return [f'{header}\n', *[
       f'{line}\n' for line in lines
       if int(line.split(',')[column]) <= last_update]]
-
-
-def _read_whole_lines(path: str) -> List[str]:
-  """Returns at least one line; what comes after the last end is left out."""
-  with open(path, newline='', encoding='utf-8') as file:
-    return file.read().split('\n')[:-1] or ['']
 
 
 def _format(value: Union[int, float, str, None]) -> Union[int, str]:

@@ -17,7 +17,6 @@ over the cores if that is more. Handing over counts on both sides.
 
 import json
 import os
-import pathlib
 import shlex
 import statistics
 import subprocess
@@ -29,8 +28,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from absl import app
 from absl import flags
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import plot
 from cleanba_acme.launchers import resources
 from cleanba_acme.launchers import stopwatch
+from cleanba_acme.launchers import trials
 from cleanba_acme.testing import programs
 
 _MLP = '--network.torso=resnet --network.channels=() --network.hiddens=64,'
@@ -222,9 +223,8 @@ def _time_start_up(train_flags: Sequence[str]) -> Dict[str, float]:
             f'--output_dir={folder}',
             env={'XDG_CACHE_HOME': cache}) as program:
           program.wait_for(
-              lambda: (pathlib.Path(folder) / 'progress.csv').exists()  # pylint: disable=cell-var-from-loop
-              and len((pathlib.Path(folder) / 'progress.csv').read_text(  # pylint: disable=cell-var-from-loop
-                  encoding='utf-8').splitlines()) > 1, stopwatch.START_S)
+              lambda: trials.count_updates(folder) >= 1,  # pylint: disable=cell-var-from-loop
+              stopwatch.START_S)
           times[name] = time.perf_counter() - begin
   for name, seconds in times.items():
     print(f'{name:28} {seconds:6.2f} s', flush=True)
@@ -265,9 +265,7 @@ def _compare(now: Dict[str, Any], before: Dict[str, Any]) -> None:
 
 def _draw(report: Dict[str, Any], path: str) -> None:
   """Draws where a round's CPU time goes."""
-  import matplotlib  # pylint: disable=g-import-not-at-top
-  matplotlib.use('Agg')  # No display.
-  from matplotlib import pyplot as plt  # pylint: disable=g-import-not-at-top
+  plt = plot.pyplot()
   figure, axes = plt.subplots(figsize=(9, 3.6), layout='constrained')
   names = list(report['experiments'])
   left = [0.0] * len(names)

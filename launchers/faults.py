@@ -65,7 +65,6 @@ _STEP = 20
 _UPDATE = 4
 # No update for so long is the end of updates.
 _QUIET_S = 2.0
-_LISTENS = '0A'
 _COLUMNS = ('fault', 'node', 'launch', 'exit status', 'seconds to the end',
             'the line that names the cause', 'left over')
 _MAX_CAUSE = 100
@@ -489,21 +488,14 @@ def problems(cell: Cell, result: Result, slack_s: float = 0.) -> List[str]:
 
 def _listeners(pids: Iterable[int]) -> Set[str]:
   """Returns the ports that processes listen on, and their sockets."""
-  ports, held = {}, set()
+  found = set()
   for pid in pids:
-    try:
-      for name in ('tcp', 'tcp6'):
-        with open(f'/proc/{pid}/net/{name}', encoding='ascii') as file:
-          for row in list(file)[1:]:
-            _, address, _, state, *_, inode = row.split()[:10]
-            if state == _LISTENS:
-              ports[inode] = int(address.split(':')[1], 16)
-      for link in os.listdir(f'/proc/{pid}/fd'):
-        held.add(os.readlink(f'/proc/{pid}/fd/{link}'))
-    except OSError:
-      continue  # It has ended.
-  return {f'port {port} ({inode})' for inode, port in ports.items()
-          if f'socket:[{inode}]' in held}
+    with contextlib.suppress(OSError):  # It has ended.
+      own = programs.sockets(pid)
+      found |= {f'port {port} ({inode})'
+                for inode, port in programs.listeners(pid).items()
+                if inode in own}
+  return found
 
 
 def _open_segments(pids: Iterable[int]) -> Set[str]:

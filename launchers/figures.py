@@ -19,9 +19,8 @@ from absl import app
 from absl import flags
 from cleanba_acme import ledger
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import plot
 from cleanba_acme.launchers import trials
-
-# Matplotlib is imported where it is used, so that `--help` comes fast.
 
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', 'docs/reproducibility', 'Where the CSV files and PNGs go.')
@@ -56,14 +55,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _make() -> int:
-  folder = _OUTPUT_DIR.value
-  try:
-    os.makedirs(folder, exist_ok=True)
-    if not _FROM_CSV.value:
-      _run_all(folder)
-    _draw(folder)
-  except OSError as error:
-    raise ValueError(f'--output_dir={folder}: {error}') from error
+  plot.remake(_OUTPUT_DIR.value, _run_all, _draw, _FROM_CSV.value)
   return exits.DONE
 
 
@@ -82,7 +74,7 @@ def _run_all(folder: str) -> None:
               trials.Trial(f'{handoff}-{load}-{rerun}', busy_loops=load),
               [*train_flags, f'--handoff={handoff}'], run)
           rows = ledger.read(run).rows
-          curve = _read(os.path.join(run, 'progress.csv'))
+          curve = plot.read_csv(os.path.join(run, 'progress.csv'))
         curves += [
             {**which, 'rerun': rerun, 'steps': row['steps'],
              'episode_return': row['episode_return']}
@@ -105,19 +97,12 @@ def _run_all(folder: str) -> None:
       writer.writerows(rows)
 
 
-def _read(path: str) -> _Rows:
-  with open(path, newline='', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
-
-
 def _draw(folder: str) -> None:
   """Draws the figures of the CSV files."""
-  import matplotlib  # pylint: disable=g-import-not-at-top
-  matplotlib.use('Agg')  # No display.
-  from matplotlib import pyplot as plt  # pylint: disable=g-import-not-at-top
+  plt = plot.pyplot()
 
   for name, draw in ((_CURVES, _draw_curves), (_LAGS, _draw_lags)):
-    rows = _read(os.path.join(folder, name))
+    rows = plot.read_csv(os.path.join(folder, name))
     figure, panels = plt.subplots(
         1, len(_HANDOFFS), figsize=(9, 3.6), sharex=True, sharey=True,
         layout='constrained')

@@ -10,11 +10,12 @@ the figure again.
 
 import csv
 import os
-from typing import Any, Dict, List, Sequence
+from typing import Dict, List, Sequence
 
 from absl import app
 from absl import flags
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import plot
 from cleanba_acme.launchers import stopwatch
 
 _OUTPUT_DIR = flags.DEFINE_string(
@@ -33,7 +34,6 @@ _SWEEPS = {
     'hiddens': (32, 64, 128, 256),
 }
 _CSV = 'scaling.csv'
-_Rows = List[Dict[str, Any]]
 
 
 def main(argv: Sequence[str]) -> None:
@@ -43,14 +43,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _make() -> int:
-  folder = _OUTPUT_DIR.value
-  try:
-    os.makedirs(folder, exist_ok=True)
-    if not _FROM_CSV.value:
-      _run_all(folder)
-    _draw(folder)
-  except OSError as error:
-    raise ValueError(f'--output_dir={folder}: {error}') from error
+  plot.remake(_OUTPUT_DIR.value, _run_all, _draw, _FROM_CSV.value)
   return exits.DONE
 
 
@@ -88,11 +81,8 @@ def _run_all(folder: str) -> None:
 
 
 def _draw(folder: str) -> None:
-  import matplotlib  # pylint: disable=g-import-not-at-top
-  matplotlib.use('Agg')  # No display.
-  from matplotlib import pyplot as plt  # pylint: disable=g-import-not-at-top
-  with open(os.path.join(folder, _CSV), newline='', encoding='utf-8') as file:
-    rows: _Rows = list(csv.DictReader(file))
+  plt = plot.pyplot()
+  rows = plot.read_csv(os.path.join(folder, _CSV))
   figure, panels = plt.subplots(
       1, len(_SWEEPS), figsize=(12, 3.2), sharey=True, layout='constrained')
   for name, axes in zip(_SWEEPS, panels):

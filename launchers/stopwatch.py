@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 from typing import Dict, List, NamedTuple, Sequence
 
+from cleanba_acme import ledger
 from cleanba_acme.testing import programs
 
 # A flag of runs that are ended by whoever watches them.
@@ -47,15 +48,13 @@ def watch(train_flags: Sequence[str], seconds: float) -> Run:
     AssertionError: It ended.
   """
   with tempfile.TemporaryDirectory() as folder:
-    progress = pathlib.Path(folder) / 'progress.csv'
+    progress = os.path.join(folder, 'progress.csv')
 
     def rows() -> List[Dict[str, str]]:
       try:
-        text = progress.read_text(encoding='utf-8')
+        return list(csv.DictReader(ledger.read_whole_lines(progress)))
       except FileNotFoundError:
         return []
-      # The last row may be half there.
-      return list(csv.DictReader(text[:text.rfind('\n') + 1].splitlines()))
 
     with programs.Program(
         programs.TRAIN, *train_flags, ENDLESS,

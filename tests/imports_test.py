@@ -50,7 +50,7 @@ _LAYERS = {
     'experiment': _DATA + (
         'seeding', 'networks', 'environments.base', 'rollout') + _CORES,
     'checkpoint': _DATA + ('fingerprint', 'experiment'),
-    'loggers': _DATA,
+    'loggers': _DATA + ('ledger',),
     'evaluation': _DATA + (
         'seeding', 'networks', 'environments.base', 'rollout', 'experiment',
         'checkpoint') + _CORES,

@@ -1,19 +1,24 @@
 """Runs a script as a user does, and leaves none of its processes behind."""
 
+import contextlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Callable, Dict, Mapping, NamedTuple, Optional
+from typing import (
+    Callable, Dict, Mapping, NamedTuple, Optional, Set, Union)
 import uuid
 
 TRAIN = 'cleanba_acme.launchers.train'
 
 _MARK = 'CLEANBA_ACME_TEST_PROGRAM'
 _POLL_S = 0.05
+# The state of a socket, in /proc.
+_LISTENS = '0A'
 # What the kernel needs to end processes that were sent SIGKILL.
 _KILL_S = 5.0
 
@@ -180,6 +185,45 @@ class Program:
     while self.processes() and status < 0 and time.monotonic() < deadline:
       time.sleep(_POLL_S)
     return Ended(status, self.output(), self.processes())
+
+
+def listeners(pid: Union[int, str]) -> Dict[str, int]:
+  """Returns what listens in the network of a process: ports by their inodes.
+
+  Args:
+    pid: The process, or 'self'.
+
+  Raises:
+    OSError: It has ended.
+  """
+  found = {}
+  for name in ('tcp', 'tcp6'):
+    path = pathlib.Path(f'/proc/{pid}/net/{name}')
+    if path.parent.is_dir() and not path.exists():
+      continue  # A system without IPv6.
+    for line in path.read_text(encoding='ascii').splitlines()[1:]:
+      _, address, _, state, *_, inode = line.split()[:10]
+      if state == _LISTENS:
+        found[inode] = int(address.split(':')[1], 16)
+  return found
+
+
+def sockets(pid: int) -> Set[str]:
+  """Returns the inodes of a process's sockets.
+
+  Args:
+    pid: The process.
+
+  Raises:
+    OSError: It has ended.
+  """
+  found = set()
+  for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
+    with contextlib.suppress(FileNotFoundError):  # Closed just now.
+      match = re.fullmatch(r'socket:\[(\d+)\]', os.readlink(link))
+      if match:
+        found.add(match[1])
+  return found
 
 
 def train(*flags: str, timeout: float = 240.) -> Ended:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import pickle
-import re
 import shutil
 import socket
 import sys
@@ -14,6 +13,7 @@ from cleanba_acme import ledger
 from cleanba_acme import loggers
 from cleanba_acme import types
 from cleanba_acme.launchers import run as run_lib
+from cleanba_acme.launchers import trials
 from cleanba_acme.testing import programs
 import jax
 import numpy as np
@@ -21,31 +21,6 @@ import pytest
 
 _FLAGS = ('--env=catch', '--num_actors=2', '--num_envs=4', '--unroll_length=6',
           '--total_steps=1000000', '--network.hiddens=(8,)')
-_LISTEN = '0A'
-
-
-def _listeners(pid):
-  """Returns port by inode of all sockets that listen in a process's network."""
-  found = {}
-  for name in ('tcp', 'tcp6'):
-    with contextlib.suppress(FileNotFoundError):  # A system without IPv6.
-      lines = pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()
-      for line in lines[1:]:
-        fields = line.split()
-        if fields[3] == _LISTEN:
-          found[fields[9]] = int(fields[1].split(':')[1], 16)
-  return found
-
-
-def _sockets(pid):
-  """Returns the inodes of a process's sockets."""
-  found = set()
-  for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
-    with contextlib.suppress(FileNotFoundError):  # Closed just now.
-      match = re.fullmatch(r'socket:\[(\d+)\]', os.readlink(link))
-      if match:
-        found.add(match[1])
-  return found
 
 
 def _interfaces(pid):
@@ -63,11 +38,6 @@ def _network(pid):
   return os.readlink(f'/proc/{pid}/ns/net')
 
 
-def _is_learning(output_dir):
-  path = output_dir / 'ledger.csv'
-  return path.exists() and len(path.read_text().splitlines()) > 3
-
-
 @pytest.mark.parametrize('flags', [
     ['--launch=processes'], ['--launch=threads', '--channel=reverb']])
 def test_no_listener_but_in_a_network_of_its_own(flags, tmp_path):
@@ -75,11 +45,12 @@ def test_no_listener_but_in_a_network_of_its_own(flags, tmp_path):
   with programs.Program(
       programs.TRAIN, *_FLAGS, *flags,
       f'--output_dir={output_dir}') as program:
-    program.wait_for(lambda: _is_learning(output_dir), timeout=180)
+    program.wait_for(
+        lambda: trials.count_updates(str(output_dir)) >= 3, timeout=180)
     ports = set()
     for pid in program.processes():
-      listeners = _listeners(pid)
-      own = _sockets(pid) & set(listeners)
+      listeners = programs.listeners(pid)
+      own = programs.sockets(pid) & set(listeners)
       if _network(pid) == _network('self'):
         assert not own
       else:
@@ -87,7 +58,7 @@ def test_no_listener_but_in_a_network_of_its_own(flags, tmp_path):
         ports.update(listeners[inode] for inode in own)
     # That of Reverb, which can't be reached from here.
     port, = ports
-    assert port not in _listeners('self').values()
+    assert port not in programs.listeners('self').values()
     with pytest.raises(ConnectionRefusedError):
       socket.create_connection(('localhost', port), timeout=5)
 
