@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -25,6 +26,11 @@ class Interrupts:
   def __init__(self):
     self.can_stop = False
     self.came = False
+    signal.signal(signal.SIGINT, self._handle)
+    sys.unraisablehook = _report_unraisable
+
+  def start(self) -> None:
+    """Bounds the time; what needs a process without threads comes before."""
     # C code that computes for long holds up Python's signal handlers, and a
     # destructor may swallow what they raise; this thread is told in any case.
     read, write = os.pipe()
@@ -32,7 +38,6 @@ class Interrupts:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(
         target=self._end, args=(read,), name='interrupts', daemon=True).start()
-    signal.signal(signal.SIGINT, self._handle)
 
   def _handle(self, *unused_args) -> None:
     if self.came or not self.can_stop:
@@ -45,3 +50,9 @@ class Interrupts:
       pass  # Another signal.
     time.sleep(_LIMIT_S)
     os._exit(exits.INTERRUPTED)
+
+
+def _report_unraisable(unraisable) -> None:
+  """Reports what a destructor or a callback swallowed, but for Ctrl-C."""
+  if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+    sys.__unraisablehook__(unraisable)

@@ -13,6 +13,7 @@ import ctypes, time
 from cleanba_acme.launchers import interrupts
 interrupts._LIMIT_S = 0.5
 came = interrupts.Interrupts()
+came.start()
 came.can_stop = {can_stop}
 print('ready', flush=True)
 """

@@ -34,7 +34,8 @@ def _run(monkeypatch, *arguments):
   # Handlers of signals, and their thread, are for the life of a process.
   monkeypatch.setattr(
       interrupts, 'Interrupts',
-      lambda: types.SimpleNamespace(can_stop=False, came=False))
+      lambda: types.SimpleNamespace(
+          can_stop=False, came=False, start=lambda: None))
   monkeypatch.setenv('NPROC', os.environ.get('NPROC', '1'))
   with flagsaver.flagsaver():
     rest = flags.FLAGS(['train', *_GOOD, *arguments])
