@@ -148,7 +148,7 @@ class Experiment:
   def compile_actor_core(self) -> actor_core.ActorCore:
     """Makes the acting half, compiled for what the run's actors evaluate.
 
-    Actors of one process share it, so it is compiled once.
+    It computes on JAX's default device.
     """
     core = self.make_actor_core()
     timestep, state = self._actor_inputs(

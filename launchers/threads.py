@@ -4,13 +4,15 @@ import queue
 import threading
 import time
 import traceback
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
+from cleanba_acme.launchers import clients
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import session as session_lib
 from cleanba_acme.launchers import watch as watch_lib
+import jax
 
 _LEARNER = 'learner'
 _POLL_S = 0.2
@@ -35,11 +37,15 @@ def run(
   """
   stop = threading.Event()
   ends = _make_ends(channel, experiment, stop, session.token)
-  core = experiment.compile_actor_core()
   named_workers = {_LEARNER: session_lib.make_learner(
       experiment, session, ends.sampler, ends.publisher)}
+  devices: Dict[str, Optional[jax.Device]] = {_LEARNER: None}
   for i in range(experiment.num_actors):
-    named_workers[f'actor/{i}'] = session_lib.make_actor(
+    name = f'actor/{i}'
+    devices[name] = clients.make_device()
+    with jax.default_device(devices[name]):
+      core = experiment.compile_actor_core()
+    named_workers[name] = session_lib.make_actor(
         experiment, session, i, core, ends.parameters[i], ends.rollouts[i])
 
   ended = queue.Queue()
@@ -47,7 +53,8 @@ def run(
   def run_worker(name, worker):
     failure = None
     try:
-      worker.run()
+      with jax.default_device(devices[name]):
+        worker.run()
     except channels.Stopped:
       pass
     except BaseException as error:  # pylint: disable=broad-exception-caught

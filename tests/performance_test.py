@@ -21,6 +21,7 @@ from cleanba_acme.networks import config as network_config
 from cleanba_acme.networks import factory
 from cleanba_acme.testing import compilation
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 import numpy as np
 import pytest
 
@@ -116,19 +117,29 @@ def test_steps_of_an_update_write_over_their_carry(programs):
   assert not any(leaf.is_deleted() for leaf in carry)
 
 
-def test_actors_of_a_process_share_one_compiled_program(caplog, tmp_path):
+def test_each_program_is_compiled_once(caplog, monkeypatch, tmp_path):
   experiment = _make_experiment(num_actors=4, num_envs=8)
+  # A cache that is empty; `run` respects the variable.
+  cache = str(tmp_path / 'cache')
+  before = jax.config.jax_compilation_cache_dir
+  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', cache)
+  compilation_cache.reset_cache()
+  jax.config.update('jax_compilation_cache_dir', cache)
   jax.config.update('jax_log_compiles', True)
   try:
     with caplog.at_level('WARNING'):
       assert run_lib.run(experiment, str(tmp_path / 'run')) == exits.DONE
   finally:
     jax.config.update('jax_log_compiles', False)
-  compiled = [
-      record.getMessage() for record in caplog.records
-      if record.getMessage().startswith('Compiling')]
-  assert sum('select_action' in message for message in compiled) == 1, compiled
-  assert sum('Compiling step' in message for message in compiled) == 1
+    jax.config.update('jax_compilation_cache_dir', before)
+    compilation_cache.reset_cache()
+  logged = [record.getMessage() for record in caplog.records]
+  count = lambda start: sum(line.startswith(start) for line in logged)
+  # Each actor has its own XLA client; all but one find it in the cache.
+  assert count('Compiling select_action') == 4, logged
+  assert count(
+      'Persistent compilation cache hit for \'jit_select_action\'') == 3, logged
+  assert count('Compiling step') == 1, logged
 
 
 @pytest.mark.parametrize('stack', [2, 4])
