@@ -37,7 +37,7 @@ class Reader(Protocol):
   """The end of a channel that items come out of, in the order they went in."""
 
   def wait(self, timeout: Optional[float] = None) -> None:
-    """Blocks until an item is there; it stays there until `get`.
+    """Blocks until there is an item for the next `get`.
 
     Args:
       timeout: Seconds to wait at most; None waits until the program stops.

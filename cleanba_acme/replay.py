@@ -10,6 +10,7 @@ none of them.
 This is the only module that imports Reverb.
 """
 
+from concurrent import futures
 import errno
 import os
 import socket
@@ -26,12 +27,8 @@ import tensorflow as tf
 
 Client = reverb.Client
 
-# A blocked reader asks the server again after this share of the time it has
-# waited so far. Asking costs both sides a good part of a millisecond, so this
-# trades CPU time of long waits for how late their end is seen.
-_BACKOFF = 0.15
-_MIN_SLEEP_S = 1e-3
-_MAX_SLEEP_S = 0.01
+# How often a blocked reader asks the server whether it is still there.
+_ASK_S = 1.0
 _FLUSH_MS = 200
 # More than one request that it didn't answer.
 _SILENCE_S = 3.0
@@ -152,22 +149,17 @@ class ReverbReader:
     self._table = table
     self._structure = jax.tree.structure(spec)
     self._stop = stop
+    # What the server said last, and when.
+    self._has_table = False
     self._last_answer = time.monotonic()
+    # The item that a thread waits for, or that came.
+    self._next: Optional[futures.Future] = None
 
   def wait(self, timeout: Optional[float] = None) -> None:
     """Blocks until an item is there, see `channels.Reader`."""
-    start = time.monotonic()
-
-    def is_there(seconds: float) -> bool:
-      if self._size() > 0:
-        return True
-      sleep = _BACKOFF * (time.monotonic() - start)
-      time.sleep(min(max(sleep, _MIN_SLEEP_S), _MAX_SLEEP_S, seconds))
-      return False
-
     try:
       channels.wait_until(
-          is_there, self._stop, timeout,
+          self._is_there, self._stop, timeout,
           f'an item in table {_without_token(self._table)}')
     except channels.TimedOut as error:
       silence = time.monotonic() - self._last_answer
@@ -179,23 +171,56 @@ class ReverbReader:
 
   def get(self, timeout: Optional[float] = None) -> Any:
     """Takes the oldest item, see `channels.Reader`."""
-    # Reverb's own wait in `sample` is deaf to signals and to the server's
-    # death, so it is only called when it needn't wait.
     self.wait(timeout)
-    sample = next(self._client.sample(self._table, emit_timesteps=False))
-    return jax.tree.unflatten(self._structure, sample.data)
+    item = self._next.result()
+    self._next = None
+    return item
 
-  def _size(self) -> int:
+  def _is_there(self, seconds: float) -> bool:
+    """Waits for an item so long at most."""
+    if self._next is None:
+      if not self._has_table and not self._ask():
+        return False
+      # Reverb's own wait is deaf to signals and to the server's death, so
+      # another thread does it, one that nobody waits for at the end.
+      self._next = futures.Future()
+      threading.Thread(
+          target=self._take, args=(self._next,), daemon=True,
+          name=f'take from {_without_token(self._table)}').start()
+    try:
+      self._next.result(seconds)
+      return True
+    except futures.TimeoutError:
+      if time.monotonic() - self._last_answer > _ASK_S:
+        self._ask()
+    except Exception:  # pylint: disable=broad-exception-caught
+      self._next, self._has_table = None, False
+      # Whoever watches the server knows better why it went away; here the time
+      # runs out, if it doesn't come back.
+      if self._ask():
+        raise
+    return False
+
+  def _take(self, item: futures.Future) -> None:
+    try:
+      sample = next(self._client.sample(self._table, emit_timesteps=False))
+      item.set_result(jax.tree.unflatten(self._structure, sample.data))
+    except BaseException as error:  # pylint: disable=broad-exception-caught
+      item.set_exception(error)
+
+  def _ask(self) -> bool:
+    """Returns whether the server answers; HandoffError if not with a table."""
     try:
       tables = self._client.server_info(timeout=1)
     except reverb.errors.DeadlineExceededError:
-      return 0  # The server is still starting, or overloaded.
+      return False  # The server is still starting, or overloaded, or gone.
     self._last_answer = time.monotonic()
     if self._table not in tables:
       raise channels.HandoffError(
           f'the server has no table {_without_token(self._table)} with the '
           'token of this run: it is that of another run')
-    return tables[self._table].current_size
+    self._has_table = True
+    return True
 
 
 class ReverbWriter:

@@ -98,14 +98,17 @@ def test_a_full_channel_blocks_its_writer(ends):
       writer.put(_item(number), _LONG_S)
       written.append(number)
 
+  def wait_until_written(numbers):
+    deadline = time.monotonic() + _LONG_S
+    while written != numbers and time.monotonic() < deadline:
+      time.sleep(0.01)
+    time.sleep(_SHORT_S)
+    assert written == numbers and thread.is_alive()
+
   with _thread(write) as thread:
-    reader.wait(_LONG_S)
-    time.sleep(_SHORT_S)
-    assert written == [0] and thread.is_alive()
+    wait_until_written([0])
     assert _numbers([reader.get(_LONG_S)]) == [0]
-    reader.wait(_LONG_S)
-    time.sleep(_SHORT_S)
-    assert written == [0, 1] and thread.is_alive()
+    wait_until_written([0, 1])
     assert _numbers(reader.get(_LONG_S) for _ in range(2)) == [1, 2]
 
 
