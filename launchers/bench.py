@@ -55,6 +55,10 @@ _ONLY = flags.DEFINE_list(
     'only', [], f'Which of {", ".join(EXPERIMENTS)}; all by default.')
 _SECONDS = flags.DEFINE_float(
     'seconds', 15., 'How long to watch a run, at least.', lower_bound=1)
+_REPEATS = flags.DEFINE_integer(
+    'repeats', 1,
+    'How often to measure parts and runs, in turns; what is printed last, and '
+    'kept, are the medians.', lower_bound=1)
 _START_UP = flags.DEFINE_bool(
     'start_up', False,
     'Also time imports, --help, and a run\'s first update with a cold and a '
@@ -66,7 +70,7 @@ _COMPARE = flags.DEFINE_string(
 _PLOT = flags.DEFINE_string('plot', None, 'Where to draw the parts.')
 
 _CORES = resources.num_cores()
-_REPEATS = 3
+_START_UP_REPEATS = 3
 
 
 def main(argv: Sequence[str]) -> None:
@@ -105,17 +109,33 @@ def _bench(train_flags: List[str]) -> Dict[str, Any]:
         f'{_CORES} cores')
   for name, flag_list in chosen.items():
     print(f'\n{name}: {shlex.join(flag_list)}', flush=True)
-    measured = _measure_parts(flag_list)
-    _print_parts(measured)
-    measured['flags'] = flag_list
-    measured['runs'] = {}
-    for launch in _LAUNCHES:
-      run = stopwatch.watch(
-          [*flag_list, f'--launch={launch}'], _SECONDS.value)
-      measured['runs'][launch] = judge(measured, launch, run)
-      _print_run(launch, measured['runs'][launch])
-    report['experiments'][name] = measured
+    measured = [_measure(flag_list) for _ in range(_REPEATS.value)]
+    report['experiments'][name] = median_of(measured)
+    if len(measured) > 1:
+      print(f'  medians of {len(measured)}:')
+      _print_measured(report['experiments'][name])
   return report
+
+
+def _measure(train_flags: List[str]) -> Dict[str, Any]:
+  """Measures and prints the parts, and a run under every launcher."""
+  measured = _measure_parts(train_flags)
+  measured['flags'] = train_flags
+  measured['runs'] = {}
+  for launch in _LAUNCHES:
+    run = stopwatch.watch([*train_flags, f'--launch={launch}'], _SECONDS.value)
+    measured['runs'][launch] = judge(measured, launch, run)
+  _print_measured(measured)
+  return measured
+
+
+def median_of(trees: Sequence[Any]) -> Any:
+  """Returns a tree of dicts of the medians of several; others are alike."""
+  if isinstance(trees[0], dict):
+    return {key: median_of([tree[key] for tree in trees]) for key in trees[0]}
+  if isinstance(trees[0], float):
+    return statistics.median(trees)
+  return trees[0]
 
 
 def _measure_parts(train_flags: Sequence[str]) -> Dict[str, Any]:
@@ -184,14 +204,16 @@ def judge(
   }
 
 
-def _print_parts(measured: Dict[str, Any]) -> None:
+def _print_measured(measured: Dict[str, Any]) -> None:
   steps = measured['steps_per_round']
   print(f'  {"part":24} {"CPU":>10} {"wall":>10}')
   for name, cost in measured['parts'].items():
     print(f'  {name:24} {1e6 * cost["cpu_s"] / steps:10.3f} '
           f'{1e6 * cost["wall_s"] / steps:10.3f}')
   print(f'  an actor\'s item: {measured["item_bytes"] / 2**20:.2f} MiB; '
-        f'{measured["threads_per_worker"]} threads per worker', flush=True)
+        f'{measured["threads_per_worker"]} threads per worker')
+  for launch, run in measured['runs'].items():
+    _print_run(launch, run)
 
 
 def _print_run(launch: str, run: Dict[str, float]) -> None:
@@ -213,7 +235,7 @@ def _time_start_up(train_flags: Sequence[str]) -> Dict[str, float]:
        'runpy.run_module("cleanba_acme.launchers.train", run_name="__main__")'),
   ):
     times[name] = statistics.median(
-        _time_python(code) for _ in range(_REPEATS))
+        _time_python(code) for _ in range(_START_UP_REPEATS))
   with tempfile.TemporaryDirectory() as cache:
     for name in ('first update, cold cache', 'first update, warm cache'):
       with tempfile.TemporaryDirectory() as folder:

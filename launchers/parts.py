@@ -178,9 +178,10 @@ class _Parts:
     stop = threading.Event()
     memory = channels.MemoryChannel('rollout', stop)
     # The last end closes the server, which must live till then.
-    (writer,), (reader,), self._publisher, (self._parameters,), self._close = (
+    writers, readers, self._publisher, self._parameters, self._close = (
         replay.make_local_channels(
-            1, *self._experiment.item_specs(), stop, token='parts'))
+            self._experiment.num_actors, *self._experiment.item_specs(), stop,
+            token='parts'))
 
     def through(writer, reader):
       def hand_over():
@@ -188,21 +189,23 @@ class _Parts:
         reader.get()
       return hand_over
 
-    return [through(memory, memory), through(writer, reader)]
+    return [through(memory, memory), through(writers[0], readers[0])]
 
   def _publication(self) -> Dict[str, Dict[str, float]]:
-    """Parameters to the host, to one actor, and to its device."""
+    """Parameters to the host, to all actors, and to their devices."""
     import jax  # pylint: disable=g-import-not-at-top
     import numpy as np  # pylint: disable=g-import-not-at-top
 
     def copy():
-      jax.block_until_ready(jax.device_put(
-          jax.tree.map(np.array, self._state.params)))
+      params = jax.tree.map(np.array, self._state.params)
+      for _ in self._parameters:
+        jax.block_until_ready(jax.device_put(params))
 
     def publish():
       copy()
       self._publisher.put(self._parameters_item)
-      self._parameters.get()
+      for reader in self._parameters:
+        reader.get()
 
     return {'parameters (memory)': _time(copy),
             'parameters (reverb)': _time(publish)}

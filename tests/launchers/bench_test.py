@@ -47,6 +47,13 @@ def test_limit_follows_from_the_parts(
   assert judged['busy_cores'] == 0.25
 
 
+def test_medians_are_taken_of_numbers_only():
+  trees = [{'flags': ['--env=catch'], 'runs': {'threads': {'share': share}}}
+           for share in (0.9, 0.1, 0.8)]
+  assert bench.median_of(trees) == {
+      'flags': ['--env=catch'], 'runs': {'threads': {'share': 0.8}}}
+
+
 @pytest.mark.parametrize('flags, message', [
     (['--only=pong'], '--only=pong: must be among ppo-resnet'),
     (['--compare=/nowhere.json'], '/nowhere.json: .*No such file'),
