@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import shutil
+import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from cleanba_acme import fingerprint
@@ -132,7 +133,9 @@ class Checkpointer:
   def find_latest(
       self, like: Tuple[types.TrainingState, Any]
   ) -> Tuple[Optional[int], List[str]]:
-    """Finds the latest checkpoint that can be read; deletes later ones.
+    """Finds the latest checkpoint that can be read; puts later ones aside.
+
+    They go into a directory beside that of the checkpoints, `…-damaged`.
 
     Args:
       like: As for `restore`.
@@ -156,16 +159,19 @@ class Checkpointer:
         problems.append(str(error))
         continue
       for damaged in updates[:updates.index(update)]:
-        path = os.path.join(self._directory, str(damaged))
-        if os.path.isdir(path):
-          shutil.rmtree(path)
-        else:
-          os.remove(path)
+        self._put_aside(str(damaged))
       self._manager.reload()
       return update, problems
     if problems:
       raise DamagedError('; '.join(problems))
     return None, problems
+
+  def _put_aside(self, name: str) -> None:
+    aside = f'{self._directory}-damaged'
+    os.makedirs(aside, exist_ok=True)
+    # A name may have been damaged before.
+    path = tempfile.mkdtemp(prefix=f'{name}-', dir=aside)
+    shutil.move(os.path.join(self._directory, name), path)
 
   def close(self) -> None:
     """Frees Orbax's threads."""

@@ -147,7 +147,7 @@ class ReverbReader:
     """
     self._client = client
     self._table = table
-    self._structure = jax.tree.structure(spec)
+    self._spec = spec
     self._stop = stop
     # What the server said last, and when.
     self._has_table = False
@@ -175,6 +175,20 @@ class ReverbReader:
     item = self._next.result()
     self._next = None
     return item
+
+  def close(self) -> None:
+    """Ends the wait for an item; must come before the server stops.
+
+    Else Reverb goes on asking a server that is gone, for as long as the process
+    lives.
+    """
+    if self._next is None or self._next.done() or not self._ask():
+      return
+    # Nothing but an item ends it.
+    item = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, leaf.dtype), self._spec)
+    self._client.insert(jax.tree.leaves(item), {self._table: 1.0})
+    futures.wait([self._next], _SILENCE_S)
 
   def _is_there(self, seconds: float) -> bool:
     """Waits for an item so long at most."""
@@ -204,7 +218,8 @@ class ReverbReader:
   def _take(self, item: futures.Future) -> None:
     try:
       sample = next(self._client.sample(self._table, emit_timesteps=False))
-      item.set_result(jax.tree.unflatten(self._structure, sample.data))
+      item.set_result(jax.tree.unflatten(
+          jax.tree.structure(self._spec), sample.data))
     except BaseException as error:  # pylint: disable=broad-exception-caught
       item.set_exception(error)
 
@@ -313,8 +328,9 @@ def make_local_channels(
       for i in actors]
 
   def close() -> None:
-    for writer in [*rollout_writers, publisher]:
-      writer.close()
+    for end in [*rollout_readers, *parameter_readers, *rollout_writers,
+                publisher]:
+      end.close()
     server.stop()
 
   return (

@@ -6,17 +6,22 @@ change the bits. So a thread that is to compute beside others needs its own
 client, as it would have in a process of its own.
 """
 
+import functools
 from typing import Optional
 
 import jax
 from jaxlib import xla_client
 
 
-def make_device() -> Optional[jax.Device]:
-  """Returns the CPU of a new client.
+@functools.cache
+def get_device(index: int) -> Optional[jax.Device]:
+  """Returns the CPU of a client that is made at the first call.
 
   Give it to `jax.default_device` in the thread that is to compute there. What
   was compiled for another client is in the compilation cache, if there is one.
+
+  Args:
+    index: Which client; none is the one that JAX has by default.
 
   Returns:
     The device; None where JAX doesn't compute on the CPU.

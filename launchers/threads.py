@@ -42,7 +42,7 @@ def run(
   devices: Dict[str, Optional[jax.Device]] = {_LEARNER: None}
   for i in range(experiment.num_actors):
     name = f'actor/{i}'
-    devices[name] = clients.make_device()
+    devices[name] = clients.get_device(i)
     with jax.default_device(devices[name]):
       core = experiment.compile_actor_core()
     named_workers[name] = session_lib.make_actor(

@@ -220,3 +220,13 @@ def test_server_listens_on_loopback_only(server):
             socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16))
   assert devices and all(device == b'lo\0' for device in devices)
   assert server.localhost_client().server_info(timeout=5)
+
+
+def test_no_thread_waits_for_a_server_that_was_closed():
+  before = set(threading.enumerate())
+  with _channels(2, _item(0), _item(0)) as (_, readers, _, parameter_readers):
+    for reader in [*readers, *parameter_readers]:
+      with pytest.raises(channels.TimedOut):
+        reader.wait(0.2)
+    assert len(set(threading.enumerate()) - before) == 4
+  assert not set(threading.enumerate()) - before

@@ -150,6 +150,9 @@ def test_two_damaged_checkpoints(run, reference, capfd):
   assert err.count('Warning: checkpoint ') == 2
   assert f'the checkpoint after update {_LATEST - 2 * _EVERY}' in out
   _assert_same(run, reference)
+  # They may be of use to somebody, as when it was reading that failed.
+  kept = (run / 'checkpoints-damaged').glob('*/*')
+  assert {path.name for path in kept} == {str(_LATEST), str(_LATEST - _EVERY)}
 
 
 @pytest.mark.parametrize('damage', [_truncate, _flip_bytes, _delete])
