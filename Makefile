@@ -55,7 +55,8 @@ train: setup  ## Trains PPO on Catch; see TRAIN_FLAGS and EXTRA_FLAGS.
 
 # Two files at a time: many tests wait for processes.
 test: setup  ## Runs the tests that are not slow; see PYTEST_FLAGS.
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
+	  --no-loadscope-reorder $(PYTEST_FLAGS)
 
 figures: setup  ## Remakes the figures of docs/reproducibility.md.
 	$(BIN)/python -m cleanba_acme.launchers.figures
