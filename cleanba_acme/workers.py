@@ -90,13 +90,19 @@ class Actor:
                 f'{experiment.policy_version(round_index)}')
         keys = unroller.keys
         rollout, episodes = unroller.unroll(params)
-        self._rollouts.put(types.RolloutItem(
+        item = types.RolloutItem(
             actor=np.int32(self._index),
             round=np.int32(round_index),
             version=np.int32(version),
             keys=keys,
             rollout=rollout,
-            episodes=episodes), self._timeout_s)
+            episodes=episodes)
+        try:
+          self._rollouts.put(item, self._timeout_s)
+        except channels.TimedOut as error:
+          raise channels.TimedOut(
+              f'round {round_index} of actor {self._index} can\'t be handed '
+              f'over: {error}') from error
 
   def _restart(
       self, round_index: int, stack: contextlib.ExitStack
@@ -319,10 +325,16 @@ class Learner:
 
   def _publish(self, version: int, params: types.Params) -> None:
     # With a lag, the last versions are nobody's: nothing would take them.
-    if version <= self._experiment.policy_version(
+    if version > self._experiment.policy_version(
         self._experiment.num_rounds - 1):
+      return
+    try:
       self._parameters.put(
           types.ParametersItem(np.int32(version), params), self._timeout_s)
+    except channels.TimedOut as error:
+      raise channels.TimedOut(
+          f'version {version} of the parameters can\'t be handed over: {error}'
+      ) from error
 
 
 class _Round(NamedTuple):

@@ -389,7 +389,9 @@ def _make_cells() -> List[Cell]:
     add('out of memory', learner, launch, failed,
         f'{the_learner} failed: .*MemoryError', **learner_trouble(fakes.MEMORY))
     if not is_threads:
-      add('out of memory', reverb, launch, hung, r'round \d+ .*lacks ',
+      # Whichever side is the first to need it.
+      add('out of memory', reverb, launch, hung,
+          r'round \d+ .*lacks |can\'t be handed over',
           _take_memory, is_hang=True)
       add('out of memory', launcher, launch, failed,
           'launcher failed: .*MemoryError', **launcher_trouble(fakes.MEMORY))

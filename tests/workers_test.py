@@ -8,6 +8,7 @@ which version acted in which round, whatever the items' labels say.
 import time
 
 from cleanba_acme import actor_core
+from cleanba_acme import channels
 from cleanba_acme import experiment as experiment_lib
 from cleanba_acme import learner_core
 from cleanba_acme import seeding
@@ -169,3 +170,21 @@ def test_with_a_lag_actors_collect_while_the_learner_learns(
       Builder(), factory_, policy_lag, num_actors=1)
   assert run_lib.run(experiment, str(tmp_path / 'run')) == exits.DONE
   assert seen_ahead == [is_ahead] * (_ROUNDS - 1)
+
+
+@pytest.mark.parametrize('channel, message', [
+    ('rollout/1', 'round 0 of actor 1 can\'t be handed over: '),
+    ('parameters/0', 'version 0 of the parameters can\'t be handed over: ')])
+def test_who_has_no_room_is_named(
+    channel, message, monkeypatch, capfd, tmp_path):
+  put = channels.MemoryChannel.put
+
+  def put_unless_full(self, item, timeout=None):
+    if self._name == channel:  # pylint: disable=protected-access
+      raise channels.TimedOut(f'waited {timeout} s for room in {channel}')
+    put(self, item, timeout)
+
+  monkeypatch.setattr(channels.MemoryChannel, 'put', put_unless_full)
+  experiment = _make_experiment(_VersionBuilder(), _SlowActorFactory(None), 0)
+  assert run_lib.run(experiment, str(tmp_path / 'run')) == exits.HUNG
+  assert f'{message}waited 1800.0 s for room' in capfd.readouterr().err
