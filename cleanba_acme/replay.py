@@ -203,6 +203,7 @@ class ReverbReader:
           name=f'take from {_without_token(self._table)}').start()
     try:
       self._next.result(seconds)
+      self._last_answer = time.monotonic()
       return True
     except futures.TimeoutError:
       if time.monotonic() - self._last_answer > _ASK_S:
