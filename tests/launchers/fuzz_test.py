@@ -5,9 +5,11 @@ the seeds 0, 1, ... alone; that of a failure is printed, with the example.
 """
 
 import json
+import logging
 import os
 import shutil
 import time
+import traceback
 
 from cleanba_acme import checkpoint
 from cleanba_acme import fingerprint
@@ -33,10 +35,18 @@ def _fuzz(test, num_examples):
       phases=[hypothesis.Phase.generate])(test)
   end = time.monotonic() + _SECONDS
   seed = 0
-  while time.monotonic() < end:
-    print('seed', seed)  # Shown if it fails.
-    hypothesis.seed(seed)(test)()
-    seed += 1
+  # What is drawn may be no text that pytest-xdist can send, so logs are off, and
+  # a failure is told in ASCII.
+  logging.disable(logging.CRITICAL)
+  try:
+    while time.monotonic() < end:
+      hypothesis.seed(seed)(test)()
+      seed += 1
+  except Exception:  # pylint: disable=broad-exception-caught
+    text = traceback.format_exc().encode('ascii', 'backslashreplace').decode()
+    raise AssertionError(f'seed {seed}: {text}') from None
+  finally:
+    logging.disable(logging.NOTSET)
 
 
 def _flip(content, draw):
