@@ -35,15 +35,17 @@ def _fuzz(test, num_examples):
       phases=[hypothesis.Phase.generate])(test)
   end = time.monotonic() + _SECONDS
   seed = 0
-  # What is drawn may be no text that pytest-xdist can send, so logs are off, and
+  # What is drawn may be no text that pytest-xdist can send: logs are off, and
   # a failure is told in ASCII.
   logging.disable(logging.CRITICAL)
   try:
     while time.monotonic() < end:
       hypothesis.seed(seed)(test)()
       seed += 1
-  except Exception:  # pylint: disable=broad-exception-caught
-    text = traceback.format_exc().encode('ascii', 'backslashreplace').decode()
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    # Hypothesis notes the example; Python 3.10 doesn't print notes.
+    text = '\n'.join([traceback.format_exc(), *getattr(error, '__notes__', ())])
+    text = text.encode('ascii', 'backslashreplace').decode()
     raise AssertionError(f'seed {seed}: {text}') from None
   finally:
     logging.disable(logging.NOTSET)
