@@ -1,11 +1,22 @@
-"""Shares the machine's cores between the workers of a run."""
+"""Shares the machine's cores and memory between the workers of a run."""
 
+import ctypes
 import os
 from typing import Optional
 
 # What libraries with threads of their own read: OpenMP, BLAS, and the pools of
 # environments (`environments.envpool_adapter`).
 _VARIABLES = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
+# Settings of glibc's allocator: what it reads in the environment when a process
+# starts, their number in `mallopt`, and their value. No block is the system's
+# own, to go back as soon as it is free; the heap doesn't shrink before 2 GiB
+# are free; and threads share it (heaps of their own are of 64 MiB, and go back
+# when they are empty).
+_MALLOC = (
+    ('MALLOC_MMAP_MAX_', -4, 0),
+    ('MALLOC_TRIM_THRESHOLD_', -1, 2**31 - 1),
+    ('MALLOC_ARENA_MAX', -8, 1),
+)
 
 
 def num_cores() -> int:
@@ -53,3 +64,19 @@ def set_threads(num_actors: int, threads: Optional[int] = None) -> None:
       os.environ.setdefault(name, str(threads))
   else:
     os.environ.update(dict.fromkeys(_VARIABLES, str(threads)))
+
+
+def keep_memory() -> None:
+  """Has this process, and workers to come, use again what memory they free.
+
+  An update frees what it computed with, and the next one needs as much. Got
+  from the system each time, every page of it costs a fault. Does nothing where
+  the allocator isn't glibc's, and changes no setting that the user's
+  environment makes. To be called before there are threads.
+  """
+  mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
+  for name, number, value in _MALLOC:
+    if name not in os.environ:
+      os.environ[name] = str(value)
+      if mallopt is not None:
+        mallopt(number, value)

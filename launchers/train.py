@@ -257,6 +257,7 @@ def _train(
           f'--isolate_network: this system allows no network of the run\'s own '
           f'({error}); --noisolate_network lets other users of this machine '
           'reach Reverb, which has no authentication') from error
+  resources.keep_memory()
   interrupted.start()
   # XLA reads it when it starts, here and in the nodes' processes.
   os.environ['NPROC'] = str(xla_threads)

@@ -1,6 +1,9 @@
-"""Tests of how the cores are shared between workers."""
+"""Tests of how cores and memory are shared between workers."""
 
 import os
+import resource
+import subprocess
+import sys
 
 from cleanba_acme.environments import envpool_adapter
 from cleanba_acme.launchers import resources
@@ -58,3 +61,60 @@ def test_pools_of_environments_have_so_many_threads(monkeypatch):
   envpool_adapter.EnvPoolFactory('CartPole-v1', {'num_threads': 2})(
       seed=0, num_envs=4).close()
   assert made == [4, 2]
+
+
+# Uses a block of memory four times, in a thread, and prints how many pages the
+# system gave for the last three.
+_USE_AGAIN = """
+import ctypes
+import os
+import resource
+import sys
+import threading
+from cleanba_acme.launchers import resources
+
+how = sys.argv[1]
+if how != 'as ever':
+  resources.keep_memory()
+if how == 'in a child':
+  os.execv(sys.executable, [sys.executable, '-c', sys.argv[2], 'as ever'])
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+size = 100 * 2**20  # More than a heap of a thread's own may be.
+
+def use():
+  block = libc.malloc(size)
+  libc.memset(block, 1, size)
+  libc.free(block)
+
+def work():
+  use()
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+  for _ in range(3):
+    use()
+  print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def _count_faults(how):
+  return int(subprocess.run(
+      [sys.executable, '-c', _USE_AGAIN, how, _USE_AGAIN], check=True,
+      stdout=subprocess.PIPE, text=True).stdout)
+
+
+def test_memory_is_used_again():
+  pages = 3 * 100 * 2**20 // resource.getpagesize()
+  assert _count_faults('as ever') >= pages
+  assert _count_faults('here') < pages / 100
+  assert _count_faults('in a child') < pages / 100
+
+
+def test_the_users_allocator_settings_are_respected(monkeypatch):
+  monkeypatch.setenv('MALLOC_MMAP_MAX_', '65536')
+  assert _count_faults('here') >= 3 * 100 * 2**20 // resource.getpagesize()
