@@ -11,6 +11,10 @@ take turns, the time of one actor's parts (times actors over cores, if there are
 more) and of the learner's; with lag 1 the larger of the two, or all CPU seconds
 over the cores if that is more. Handing over counts on both sides.
 
+What keeps a run from its limit shows in its ledger: how long an update takes
+there, against the part alone, and how much of the time the learner waits for
+its actors, against the limit's.
+
 `--json` keeps the numbers, `--compare` prints ratios to an earlier file, and
 `--plot` draws where a round's time goes.
 """
@@ -174,6 +178,9 @@ def judge(
     measured: What `parts` wrote.
     launch: Which parts count: those of threads, or of processes.
     run: The run.
+
+  Returns:
+    Numbers by name; shares are of 1.
   """
   of_launch = _parts_of(measured, launch)
 
@@ -191,7 +198,11 @@ def judge(
     limit_s = max(acting, learning + handing_over, cpu / _CORES)
   else:
     limit_s = acting + handing_over + learning
+  # With a lag, the learner takes over a round while it learns the one before.
+  expected_wait_s = limit_s - learning - (
+      handing_over if measured['policy_lag'] else 0)
   steps = measured['steps_per_round']
+  rounds = run.steps / steps
   return {
       'steps_per_s': run.steps / run.wall_s,
       'limit_steps_per_s': steps / limit_s,
@@ -201,6 +212,9 @@ def judge(
       'handoff_share_of_cpu': total('cpu_s', 'handoff') / cpu,
       'busy_cores': run.cpu_s / run.wall_s,
       'memory_mib': run.memory_mib,
+      'update_over_part': run.update_s / measured['parts']['update']['wall_s'],
+      'waiting_share': run.gate_wait_s * rounds / run.wall_s,
+      'limit_waiting_share': expected_wait_s / limit_s,
   }
 
 
@@ -222,8 +236,10 @@ def _print_run(launch: str, run: Dict[str, float]) -> None:
         f'CPU {run["cpu_ms_per_1000"]:.0f} '
         f'(parts {run["parts_cpu_ms_per_1000"]:.0f}, handoff '
         f'{run["handoff_share_of_cpu"]:.1%}), '
-        f'{run["busy_cores"]:.2f} cores busy, {run["memory_mib"]:.0f} MiB',
-        flush=True)
+        f'{run["busy_cores"]:.2f} cores busy, {run["memory_mib"]:.0f} MiB\n'
+        f'  {"":10} an update takes {run["update_over_part"]:.2f} times its '
+        f'part; waiting for actors {run["waiting_share"]:.0%} of the time, '
+        f'{run["limit_waiting_share"]:.0%} at the limit', flush=True)
 
 
 def _time_start_up(train_flags: Sequence[str]) -> Dict[str, float]:

@@ -3,6 +3,7 @@
 import csv
 import os
 import pathlib
+import statistics
 import tempfile
 from typing import Dict, List, NamedTuple, Sequence
 
@@ -30,11 +31,15 @@ class Run(NamedTuple):
     cpu_s: CPU seconds of all its processes.
     memory_mib: Their resident memory at the end, shared pages counted once for
       each.
+    update_s: Seconds of an update, on average.
+    gate_wait_s: Seconds that the learner waited for a round, on average.
   """
   steps: int
   wall_s: float
   cpu_s: float
   memory_mib: float
+  update_s: float
+  gate_wait_s: float
 
 
 def watch(train_flags: Sequence[str], seconds: float) -> Run:
@@ -71,11 +76,16 @@ def watch(train_flags: Sequence[str], seconds: float) -> Run:
       program.wait_for(is_enough, START_S + 10 * seconds)
       last, last_cpu = rows()[-1], _cpu_seconds(program)
       memory = _memory_mib(program)
+      watched = ledger.read(folder).rows[
+          int(first['update']):int(last['update'])]
+  mean = lambda column: statistics.fmean(float(row[column]) for row in watched)
   return Run(
       steps=int(last['steps']) - int(first['steps']),
       wall_s=float(last['seconds']) - float(first['seconds']),
       cpu_s=last_cpu - first_cpu,
-      memory_mib=memory)
+      memory_mib=memory,
+      update_s=mean('update_s'),
+      gate_wait_s=mean('gate_wait_s'))
 
 
 def _cpu_seconds(program: programs.Program) -> float:

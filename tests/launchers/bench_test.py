@@ -27,24 +27,29 @@ def _measured(policy_lag, num_actors=2):
 
 
 # With two cores two actors need five seconds for what takes one of them ten.
-@pytest.mark.parametrize('policy_lag, num_actors, launch, limit_s', [
-    (0, 2, 'threads', 5 + 2 + 6),
-    (0, 1, 'threads', 10 + 2 + 6),
-    (0, 4, 'threads', 5 + 2 + 6),
-    (0, 2, 'processes', 5 + 4 + 7),
-    (1, 2, 'threads', (10 + 2 + 6) / 2),
-    (1, 1, 'threads', 10),
-    (1, 2, 'processes', 4 + 7)])
+@pytest.mark.parametrize('policy_lag, num_actors, launch, limit_s, wait_s', [
+    (0, 2, 'threads', 5 + 2 + 6, 5 + 2),
+    (0, 1, 'threads', 10 + 2 + 6, 10 + 2),
+    (0, 4, 'threads', 5 + 2 + 6, 5 + 2),
+    (0, 2, 'processes', 5 + 4 + 7, 5 + 4),
+    (1, 2, 'threads', (10 + 2 + 6) / 2, 1),
+    (1, 1, 'threads', 10, 2),
+    (1, 2, 'processes', 4 + 7, 0)])
 def test_limit_follows_from_the_parts(
-    policy_lag, num_actors, launch, limit_s, monkeypatch):
+    policy_lag, num_actors, launch, limit_s, wait_s, monkeypatch):
   monkeypatch.setattr(bench, '_CORES', 2)
-  run = stopwatch.Run(steps=1000, wall_s=200., cpu_s=50., memory_mib=1.)
+  run = stopwatch.Run(
+      steps=1000, wall_s=200., cpu_s=50., memory_mib=1., update_s=3.,
+      gate_wait_s=4.)
   judged = bench.judge(_measured(policy_lag, num_actors), launch, run)
   assert judged['limit_steps_per_s'] == pytest.approx(100 / limit_s)
   assert judged['share_of_limit'] == pytest.approx(5 / (100 / limit_s))
   assert judged['handoff_share_of_cpu'] == pytest.approx(
       2 / 18 if launch == 'threads' else 4 / 21)
   assert judged['busy_cores'] == 0.25
+  assert judged['update_over_part'] == 3.
+  assert judged['waiting_share'] == pytest.approx(10 * 4 / 200)
+  assert judged['limit_waiting_share'] == pytest.approx(wait_s / limit_s)
 
 
 def test_medians_are_taken_of_numbers_only():
@@ -80,4 +85,7 @@ def test_bench_of_a_small_experiment(tmp_path):
   assert all(cost['cpu_s'] > 0 for cost in measured['parts'].values())
   for launch in ('threads', 'processes'):
     # A part that was forgotten would let the run need more than it should.
-    assert 0 < measured['runs'][launch]['share_of_limit'] < 2
+    run = measured['runs'][launch]
+    assert 0 < run['share_of_limit'] < 2
+    assert 0 < run['waiting_share'] < 1
+    assert run['update_over_part'] > 0.5  # Not of another run, nor of a round.
