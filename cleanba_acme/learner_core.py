@@ -125,7 +125,6 @@ def make_learner_core(
         key=shuffling_key)
 
   prepare = jax.jit(prepare)
-  copy = jax.jit(lambda carry: jax.tree.map(jnp.copy, carry))
 
   @jax.jit
   def make_indices(key: types.PRNGKey, num_updates: types.Array) -> types.Array:
@@ -174,10 +173,9 @@ def make_learner_core(
       state: types.TrainingState, rollout: types.Rollout,
   ) -> Tuple[types.TrainingState, Metrics]:
     rollout = put(rollout)  # No copy of what is there already.
-    # The steps write over the carry; the state belongs to the caller.
-    carry = copy((state.params, state.optimizer_state))
     (params, optimizer_state), metrics = take_steps(
-        prepare(rollout), carry, make_indices(state.key, state.num_updates))
+        prepare(rollout), (state.params, state.optimizer_state),
+        make_indices(state.key, state.num_updates))
     return state._replace(
         params=observe(params, rollout.observation),
         optimizer_state=optimizer_state,
@@ -219,9 +217,11 @@ def _make_fast_steps(select, gradients_of, apply_gradients, execution):
     gradients, metrics = gradients_of(carry[0], minibatch)
     return apply_gradients(carry, gradients, metrics)
 
-  jitted_step = jax.jit(step, donate_argnums=1)
+  # The carry isn't donated: XLA:CPU doesn't vectorise loops that may write over
+  # what they read.
+  jitted_step = jax.jit(step)
 
-  @functools.partial(jax.jit, donate_argnums=1)
+  @jax.jit
   def scan_steps(samples: Samples, carry: Carry, indices: types.Array):
     carry, metrics = jax.lax.scan(
         functools.partial(step, samples), carry, indices)
@@ -252,7 +252,7 @@ def _make_invariant_steps(select, gradients_of, apply_gradients, execution):
   """
   parts = execution.micro_batches
   gradients_of = jax.jit(gradients_of)
-  apply_gradients = jax.jit(apply_gradients, donate_argnums=0)
+  apply_gradients = jax.jit(apply_gradients)
 
   @jax.jit
   def select_parts(samples: Samples, indices: types.Array) -> List[Minibatch]:
