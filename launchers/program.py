@@ -19,6 +19,7 @@ from cleanba_acme import experiment as experiment_lib
 from cleanba_acme import replay
 from cleanba_acme.launchers import exits
 from cleanba_acme.launchers import lifeline
+from cleanba_acme.launchers import resources
 from cleanba_acme.launchers import session as session_lib
 import launchpad as lp
 from launchpad import address
@@ -171,6 +172,9 @@ def make_resources() -> Dict[str, local_multi_processing.PythonProcess]:
       'PYTHONPATH': os.pathsep.join(path for path in sys.path if path),
       **lifeline.environment(),
   }
+  # The server computes nothing, and would notice too late that memory is short.
+  worker_env = {**env, **resources.kept_memory()}
   return {
-      group: local_multi_processing.PythonProcess(env=dict(env))
-      for group in (REVERB, LEARNER, ACTOR)}
+      group: local_multi_processing.PythonProcess(env=dict(group_env))
+      for group, group_env in (
+          (REVERB, env), (LEARNER, worker_env), (ACTOR, worker_env))}

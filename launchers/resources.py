@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from typing import Optional
+from typing import Dict, Optional
 
 # What libraries with threads of their own read: OpenMP, BLAS, and the pools of
 # environments (`environments.envpool_adapter`).
@@ -67,7 +67,7 @@ def set_threads(num_actors: int, threads: Optional[int] = None) -> None:
 
 
 def keep_memory() -> None:
-  """Has this process, and workers to come, use again what memory they free.
+  """Has this process use again what memory it frees.
 
   An update frees what it computed with, and the next one needs as much. Got
   from the system each time, every page of it costs a fault. Does nothing where
@@ -76,7 +76,11 @@ def keep_memory() -> None:
   """
   mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
   for name, number, value in _MALLOC:
-    if name not in os.environ:
-      os.environ[name] = str(value)
-      if mallopt is not None:
-        mallopt(number, value)
+    if name not in os.environ and mallopt is not None:
+      mallopt(number, value)
+
+
+def kept_memory() -> Dict[str, str]:
+  """Returns what the environment of a process says to have it keep memory."""
+  return {name: str(value) for name, _, value in _MALLOC
+          if name not in os.environ}
