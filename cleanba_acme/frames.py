@@ -47,7 +47,8 @@ def make_spec(spec: specs.StackedFrames, length: int, rows: int) -> Frames:
   """
   shape = (*spec.shape[:-1], spec.shape[-1] // spec.num_frames)
   return Frames(
-      jax.ShapeDtypeStruct((length + spec.num_frames, rows, *shape), spec.dtype),
+      jax.ShapeDtypeStruct(
+          (length + spec.num_frames, rows, *shape), spec.dtype),
       jax.ShapeDtypeStruct((length + 1, rows), np.bool_))
 
 

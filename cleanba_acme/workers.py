@@ -125,7 +125,8 @@ class Actor:
 
   def _rounds(self) -> Iterable[int]:
     if self._experiment.is_asynchronous:
-      return itertools.count(self._first_round)  # The learner says when to stop.
+      # The learner says when to stop.
+      return itertools.count(self._first_round)
     return range(self._first_round, self._experiment.num_rounds)
 
   def _get_parameters(self, round_index: int) -> Tuple[int, types.Params]:
@@ -354,7 +355,8 @@ class _Round(NamedTuple):
   actor_columns: Dict[str, Any]
 
 
-def _start(function: Callable[[int], _Round], round_index: int) -> futures.Future:
+def _start(
+    function: Callable[[int], _Round], round_index: int) -> futures.Future:
   """Calls a function in a thread, which nobody waits for at the end."""
   future = futures.Future()
 

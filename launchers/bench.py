@@ -45,7 +45,8 @@ EXPERIMENTS = {
     'impala-resnet': f'--agent=impala {_BREAKOUT}',
     'ppo-mlp': f'--agent=ppo {_BREAKOUT} {_MLP}',
     'impala-mlp': f'--agent=impala {_BREAKOUT} {_MLP}',
-    'ppo-cartpole': '--agent=ppo --env=CartPole-v1 --num_envs=64 --num_actors=2',
+    'ppo-cartpole':
+        '--agent=ppo --env=CartPole-v1 --num_envs=64 --num_actors=2',
 }
 _LAUNCHES = ('threads', 'processes')
 # Which worker does what, in the order of a round.
@@ -171,7 +172,8 @@ def _parts_of(
 
 
 def judge(
-    measured: Dict[str, Any], launch: str, run: stopwatch.Run) -> Dict[str, float]:
+    measured: Dict[str, Any], launch: str, run: stopwatch.Run
+) -> Dict[str, float]:
   """Compares a run with the limit that follows from the parts.
 
   Args:

@@ -175,7 +175,8 @@ def check_cpus(num_actors: int, num_cpus: Optional[int] = None) -> Finding:
 def examine(num_actors: int) -> List[Finding]:
   """Runs all checks."""
   findings = [check_python(), *check_versions()]
-  for order in ('launchpad, reverb, tensorflow', 'tensorflow, reverb, launchpad'):
+  for order in (
+      'launchpad, reverb, tensorflow', 'tensorflow, reverb, launchpad'):
     findings.append(check_imports(f'import {order}', f'import {order}'))
   findings += [
       check_imports(

@@ -4,8 +4,8 @@
 
 makes every fault of `CELLS`, one run after the other, checks that the run ends
 as it must, and writes the table of docs/reliability.md anew. It takes a quarter
-of an hour. `--faults=SIGSTOP` makes those with this word in their name, and only
-prints them.
+of an hour. `--faults=SIGSTOP` makes those with this word in their name, and
+only prints them.
 
 The exit status is 0 (all ended as they must), 1 (wrong arguments), 2 (one
 didn't) or 130 (interrupted).
@@ -35,8 +35,9 @@ from cleanba_acme.testing import fakes
 from cleanba_acme.testing import programs
 
 _FAULTS = flags.DEFINE_list(
-    'faults', [], 'Make only the faults whose names have all of these words, and '
-    'write no table.')
+    'faults', [],
+    'Make only the faults whose names have all of these words, and write no '
+    'table.')
 _TABLE = flags.DEFINE_string(
     'table', 'docs/reliability.md', 'The file whose table is written anew.')
 
@@ -44,7 +45,7 @@ _TABLE = flags.DEFINE_string(
 LIMIT_S = 10.0
 HANG_TIMEOUT_S = 10.0
 _TAIL_LINES = 20
-# A run that must end and doesn't is given this much more, to see how late it is.
+# A run that must end and doesn't gets this much more, to see how late it is.
 _EXTRA_S = 60.0
 _START_S = 300.0
 _STOPPED_S = 1.5 * HANG_TIMEOUT_S

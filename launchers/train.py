@@ -139,9 +139,9 @@ _POLICY_LAG = flags.DEFINE_integer(
         f'{agent.policy_lag} for {name}' for name, agent in _AGENTS.items()))
 _HANDOFF = flags.DEFINE_enum(
     'handoff', 'synchronous', ['synchronous', 'asynchronous'],
-    'How actors and learner meet: by the contract, or as is usual, where actors '
-    'take the latest version and the learner whatever arrives, so that results '
-    'depend on timing. For comparison; needs --launch=threads.')
+    'How actors and learner meet: by the contract, or as is usual, where '
+    'actors take the latest version and the learner whatever arrives, so that '
+    'results depend on timing. For comparison; needs --launch=threads.')
 _XLA_THREADS = flags.DEFINE_integer(
     'xla_threads', None,
     'Threads of XLA\'s pool in every process. Part of the experiment: it '

@@ -154,7 +154,8 @@ def test_each_frame_travels_once(stack):
           'Breakout-v5', stack_num=stack, img_height=42, img_width=42))
   item, _ = experiment.item_specs()
   num_bytes = sum(
-      np.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(item))
+      np.prod(leaf.shape) * leaf.dtype.itemsize
+      for leaf in jax.tree.leaves(item))
   one_frame_each = 42 * 42 * 2 * (64 + stack)
   # The rest are some numbers per step: log-probability, value, reward, ….
   assert one_frame_each <= num_bytes < one_frame_each + 2 * 65 * 50

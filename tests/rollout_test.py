@@ -213,7 +213,8 @@ def test_environment_gets_actions_within_its_bounds_and_the_learner_the_raw():
      r'observation .*\(2, 1\).*got shape \(2, 2\)'),
     ({'observation': np.zeros((1, 1), np.float32)}, r'observation .*\(1, 1\)'),
     ({'observation': np.zeros((2, 1), np.uint8)}, 'observation .*uint8'),
-    ({'observation': np.float32([[0], [np.nan]])}, 'observation must be finite'),
+    ({'observation': np.float32([[0], [np.nan]])},
+     'observation must be finite'),
     ({'observation': {'x': np.zeros((2, 1), np.float32)}},
      'observation is a tree'),
 ], ids=str)
