@@ -87,7 +87,7 @@ def _measure(point: Dict[str, object]) -> Dict[str, float]:
       'memory_mib': round(run.memory_mib)}
 
 
-def sweep(
+def _sweep(
     rows: Sequence[Dict[str, str]], name: str, launch: str, column: str,
 ) -> List[Tuple[int, float]]:
   """Returns a column against a size, where the other sizes are the usual.
@@ -105,7 +105,7 @@ def sweep(
       if all(row[other] == str(value) for other, value in others.items()))
 
 
-def growths(points: Sequence[Tuple[int, float]]) -> List[Tuple[int, float]]:
+def _growths(points: Sequence[Tuple[int, float]]) -> List[Tuple[int, float]]:
   """Returns sizes, and how many times the cost of half the size they have."""
   costs = dict(points)
   return [(size, cost / costs[size // 2])
@@ -117,7 +117,7 @@ def _report(folder: str) -> None:
   print('times the CPU of a round when a size is doubled, to:')
   for name in _SWEEPS:
     for launch in _LAUNCHES:
-      grown = growths(sweep(rows, name, launch, 'cpu_ms_per_round'))
+      grown = _growths(_sweep(rows, name, launch, 'cpu_ms_per_round'))
       print(f'  {name:13} {launch:9}',
             *[f'{size}: {growth:.2f}' for size, growth in grown])
   _draw(folder, rows)
@@ -129,7 +129,7 @@ def _draw(folder: str, rows: Sequence[Dict[str, str]]) -> None:
       1, len(_SWEEPS), figsize=(12, 3.2), sharey=True, layout='constrained')
   for name, axes in zip(_SWEEPS, panels):
     for launch in _LAUNCHES:
-      axes.plot(*zip(*sweep(rows, name, launch, 'steps_per_s')),
+      axes.plot(*zip(*_sweep(rows, name, launch, 'steps_per_s')),
                 marker='o', label=launch)
     axes.set_xscale('log', base=2)
     axes.set_xticks(_SWEEPS[name], [str(value) for value in _SWEEPS[name]])

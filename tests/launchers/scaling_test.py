@@ -4,7 +4,6 @@ import csv
 import re
 
 from cleanba_acme.launchers import exits
-from cleanba_acme.launchers import scaling
 from cleanba_acme.testing import programs
 
 _SCALING = 'cleanba_acme.launchers.scaling'
@@ -25,19 +24,6 @@ def _rows():
   return rows
 
 
-def test_a_sweep_changes_one_size_of_one_launch():
-  sweep = scaling.sweep(_rows(), 'num_envs', 'processes', 'cpu_ms_per_round')
-  assert sweep == [
-      (envs, 1024 + 2 * envs * 64) for envs in (32, 64, 128)]
-  sweep = scaling.sweep(_rows(), 'num_actors', 'threads', 'cpu_ms_per_round')
-  assert sweep == [(actors, 1024 + 64 * 64) for actors in (1, 2, 4)]
-
-
-def test_growth_is_against_half_the_size():
-  assert scaling.growths([(8, 1.), (16, 1.5), (64, 6.), (128, 15.)]) == [
-      (16, 1.5), (128, 2.5)]
-
-
 def test_what_was_measured_is_reported_again(tmp_path):
   with open(tmp_path / 'scaling.csv', 'w', newline='') as file:
     writer = csv.DictWriter(file, _COLUMNS)
@@ -47,8 +33,17 @@ def test_what_was_measured_is_reported_again(tmp_path):
       _SCALING, '--from_csv', f'--output_dir={tmp_path}') as program:
     ended = program.wait()
   assert ended.status == exits.DONE, ended.output
-  assert re.search(
-      r'num_envs +threads +64: 1\.67 128: 1\.80$', ended.output, re.M)
+  # A sweep changes one size, of one launch; growth is against half the size.
+  for name, launch, grown in (
+      ('num_actors', 'threads', '2: 1.00 4: 1.00'),
+      ('num_envs', 'threads', '64: 1.67 128: 1.80'),
+      ('num_envs', 'processes', '64: 1.80 128: 1.89'),
+      ('unroll_length', 'threads', '64: 1.67'),
+      ('unroll_length', 'processes', '64: 1.80'),
+      ('hiddens', 'processes', '128: 1.00')):
+    assert re.search(
+        rf'^ *{name} +{launch} +{re.escape(grown)}$', ended.output, re.M), (
+            ended.output)
   assert (tmp_path / 'scaling.png').stat().st_size
 
 
