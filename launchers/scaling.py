@@ -5,7 +5,7 @@
 runs one experiment at other numbers of actors, environments, steps of a rollout
 and units of the network, as threads and as processes, leaves `scaling.csv` and
 `scaling.png`, and prints how much more CPU a round needs when a size is
-doubled. It takes six minutes per repeat. `--from_csv` runs nothing.
+doubled. It takes ten minutes per repeat. `--from_csv` runs nothing.
 """
 
 import csv
