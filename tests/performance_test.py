@@ -119,6 +119,9 @@ def test_no_step_on_cpu_writes_over_what_it_reads(reduction, programs):
       for text in texts)  # Adam's.
   assert not any(
       re.search('tf.aliasing_output|jax.buffer_donor', text) for text in texts)
+  # What the caller gave is still the caller's.
+  carry = jax.tree.leaves((state.params, state.optimizer_state))
+  assert not any(leaf.is_deleted() for leaf in carry)
 
 
 def test_each_program_is_compiled_once(caplog, monkeypatch, tmp_path):

@@ -75,7 +75,8 @@ def test_what_is_wrong_is_said_at_once(flags, message):
 def test_bench_of_a_small_experiment(tmp_path):
   path, plot = tmp_path / 'bench.json', tmp_path / 'bench.png'
   flags = ['--seconds=1', f'--json={path}', f'--plot={plot}', '--',
-           '--env=catch', '--num_envs=8', '--unroll_length=8', '--network.hiddens=(8,)']
+           '--env=catch', '--num_envs=8', '--unroll_length=8',
+           '--network.hiddens=(8,)']
   with programs.Program(_BENCH, *flags) as program:
     ended = program.wait(300.)
   assert ended.status == exits.DONE, ended.output
