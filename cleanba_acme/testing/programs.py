@@ -65,7 +65,7 @@ class Program:
     inherited = {
         key: value for key, value in os.environ.items()
         if key != 'JAX_COMPILATION_CACHE_DIR'}
-    self._process = subprocess.Popen(  # pylint: disable=consider-using-with
+    self._process = subprocess.Popen(  # pylint: disable=consider-using-with,subprocess-popen-preexec-fn
         [sys.executable, '-m', module, *flags],
         env={
             **inherited,
@@ -73,7 +73,7 @@ class Program:
             **(env or {}),
             **dict([self._mark.split('=')])},
         stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
-        start_new_session=True)
+        start_new_session=True, preexec_fn=_heed_interrupts)
 
   def __enter__(self) -> 'Program':
     return self
@@ -185,6 +185,11 @@ class Program:
     while self.processes() and status < 0 and time.monotonic() < deadline:
       time.sleep(_POLL_S)
     return Ended(status, self.output(), self.processes())
+
+
+def _heed_interrupts() -> None:
+  # What a script's background job inherits ignores Ctrl-C.
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def listeners(pid: Union[int, str]) -> Dict[str, int]:
