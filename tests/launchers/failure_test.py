@@ -8,6 +8,7 @@ import time
 import cleanba_acme
 from cleanba_acme import ledger
 from cleanba_acme.launchers import exits
+from cleanba_acme.launchers import fault_matrix
 from cleanba_acme.launchers import faults
 from cleanba_acme.launchers import train
 from cleanba_acme.launchers import trials
@@ -45,14 +46,15 @@ def _count(output_dir):
 @pytest.mark.parametrize('cell', [
     pytest.param(cell, id=cell.name, marks=() if cell.in_ci else
                  pytest.mark.slow)
-    for cell in faults.CELLS])
+    for cell in fault_matrix.CELLS])
 def test_fault(cell, tmp_path):
   try:
     result = faults.run(cell, tmp_path)
-  except faults.Skipped as reason:
+  except fault_matrix.Skipped as reason:
     pytest.skip(str(reason))
   assert not faults.problems(cell, result, _SLACK_S), result.output
-  if cell.launch == faults.PROCESSES and cell.node in ('actor', 'learner'):
+  if (cell.launch == fault_matrix.PROCESSES and
+      cell.node in ('actor', 'learner')):
     # What a node prints is on the terminal, with its name.
     for line in result.output.splitlines():
       assert fakes.ANNOUNCEMENT not in line or line.startswith(
@@ -60,7 +62,7 @@ def test_fault(cell, tmp_path):
 
 
 def test_the_faults_that_ci_makes_end_in_every_way():
-  cells = [cell for cell in faults.CELLS if cell.in_ci]
+  cells = [cell for cell in fault_matrix.CELLS if cell.in_ci]
   assert {cell.status for cell in cells} >= {
       exits.NODE_FAILED, exits.HUNG, -signal.SIGKILL}
   assert {cell.launch for cell in cells} == set(_LAUNCHES)
